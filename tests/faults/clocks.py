@@ -1,13 +1,15 @@
-"""Wall clocks that jump and drift, those of two hosts and then the server's.
+"""Make wall clocks jump and drift: those of two hosts, then the server's.
 
-Nobody is taken over, nothing is ended, nothing starts early.
+No supervisor's jobs are reclaimed, no job is ended, and no job starts early.
 
-Hosts: the parent has a clock, its workers another; one or both jump by a second, a minute, an hour,
-a day, ten years, or go twice as fast or stand still for longer than a lease; jobs of a second with
-a timeout of eight, and delayed ones, run meanwhile. Durations are the monotonic clock's, so nothing
-of it may be seen. Server: its clock jumps by up to a day, at any moment, also twice before anybody
-beats. What is due by it is due; leases jump with it, and all the same no supervisor that lives is
-taken over. The monotonic clock is never wrong: `make faketime` installs what is needed.
+Hosts: the supervisor has one clock and its workers another. One or both jump by a second, a minute,
+an hour, a day or ten years, or run twice as fast or stand still for longer than a lease. Meanwhile
+delayed jobs and jobs of a second with a timeout of 8 s run. Durations use the monotonic clock, so
+these faults must have no effect.
+
+Server: its clock jumps by up to a day at random times, also twice between two renewals. Jobs that
+become due by the jump start. The deadlines of leases jump too, but no live supervisor's jobs are
+reclaimed. The monotonic clock is always right. `make faketime` installs what the campaign needs.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ TIMELY = ("fault:wait", {"seconds": 1.0}, 3.0, {"timeout": 8})
 DELAYED = ("fault:quick", {}, 20.0, {"delay": 1.5})
 WORK = [("fault:quick", {}, 40.0), ("fault:wait", {"seconds": 0.05}, 30.0), TIMELY]
 STEP = 0.25
-"""Seconds between the steps of a clock that goes wrong slowly."""
+"""Seconds between the steps of a clock that drifts."""
 SLOWLY = 0.1
-"""How many of the jumps have a time after them in which the clock goes twice as fast or stands still, for longer than a lease and any timeout."""
+"""Share of jumps after which the clock runs twice as fast or stands still, for longer than a lease and any timeout."""
 UNWANTED = ("lease was lost", "reclaimed", "timed out", "took longer", "gets SIG", "another claim has it", "was lost")
-"""What a log would say if a duration, a lease or a deadline had been taken from such a clock."""
+"""Log messages that appear if a duration, a lease or a deadline depends on such a clock."""
 
 
 def wander(clocks: list[Clock], dice: random.Random) -> Iterator[float]:
-    """Have clocks jump together, or go wrong by a second each second; yield what is to be waited before the next step."""
+    """Make clocks jump together and sometimes drift by a second each second; yield the wait before the next step."""
     offset = dice.choice((-1, 1)) * dice.choice((SECOND, MINUTE, HOUR, DAY, YEARS))
     for clock in clocks:
         clock.jump(offset)
@@ -55,7 +57,7 @@ def wander(clocks: list[Clock], dice: random.Random) -> Iterator[float]:
 
 
 def unharmed(field: Campaign, supervisors: list[tuple[int]]) -> None:
-    """What holds whatever a clock says."""
+    """Check that no lease was lost, no job was ended, and the same supervisors are registered."""
     report, audit = field.report, field.audit
     words = [event.message for herd in field.herds for event in herd.events]
     said = [word for word in words if any(sign in word for sign in UNWANTED)]
@@ -67,10 +69,7 @@ def unharmed(field: Campaign, supervisors: list[tuple[int]]) -> None:
 
 
 def hosts(report: Report, jumps: int, seed: int) -> None:
-    """The clocks of two hosts.
-
-    Those of the parents and those of their workers, each by itself or both.
-    """
+    """Change the clocks of two hosts: those of the supervisors, those of their workers, or both."""
     dice = random.Random(seed)
     with ExitStack() as stack, Cluster(SETTINGS) as cluster, fresh(cluster) as dsn:
         report.on(dsn)
@@ -102,7 +101,7 @@ def hosts(report: Report, jumps: int, seed: int) -> None:
 
 
 def server(report: Report, jumps: int, seed: int) -> None:
-    """The clock of the server."""
+    """Change the clock of the server."""
     dice = random.Random(seed)
     with Clock() as clock, Cluster(SETTINGS, environment=clock.environment) as cluster, fresh(cluster) as dsn:
         words = (*QUICK, "--lease", f"{LEASE:g}s")
@@ -110,14 +109,14 @@ def server(report: Report, jumps: int, seed: int) -> None:
             supervisors = field.audit.run("SELECT id FROM jobherd.supervisors ORDER BY id")
             waits: list[float] = []
             for number in range(jumps):
-                if number % 5 == 0:  # due in half an hour, which is now over at once
+                if number % 5 == 0:  # Due in half an hour: the jump of an hour makes it due.
                     clock.jump(0)
                     (job,) = field.audit.run(
                         """SELECT jobherd.enqueue('fault:quick', '{}', '{"delay": "30 minutes"}')"""
                     )[0]
                     clock.jump(HOUR)
                     begun = time.monotonic()
-                    # used in this round
+                    # The lambda is called only in this round.
                     field.wait(
                         lambda: field.audit.run("SELECT 1 FROM jobherd.history WHERE id = %s", job), "a job that is due"
                     )  # noqa: B023

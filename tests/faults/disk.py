@@ -1,10 +1,12 @@
-"""A disk that is full, and one that is slow.
+"""Fill the disk under PostgreSQL, then slow it down.
 
-Under the tables, under the log of the server (it panics), and each sync 0.2 s and 2 s later.
+The disk of the tables is full, then the disk of the WAL, and the server panics. Then each sync takes
+0.2 s and 2 s longer.
 
-Full tables refuse what is enqueued, cleanly, and settlements wait; a full log ends the server,
-which is started again once there is room. A slow disk makes everything late and costs no lease.
-Needs root, for the small file systems, and strace for the delay: without them it says so and skips.
+With full tables, enqueues are rejected as a whole and outcomes are written later. With a full WAL
+disk the server ends, and is started again once there is space. On a slow disk everything is late,
+and no lease is lost. Needs root for the small file systems, and strace for the delay. Without root
+it prints that it skips the campaign; without strace it skips the delays.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def main() -> int:
 
 
 def full_tables(report: Report, field: Campaign, dsn: str, place: Path, seconds: float) -> None:
-    """Leave no room for a row; enqueueing is refused, and nothing of it is there."""
+    """Fill the disk of the tables: enqueues are rejected, and none of their rows exist."""
     marks = [herd.mark() for herd in field.herds]
     refused = taken = 0
     with filled(place), psycopg.connect(dsn, autocommit=True) as producer:
@@ -115,9 +117,9 @@ def full_tables(report: Report, field: Campaign, dsn: str, place: Path, seconds:
 
 
 def full_log(report: Report, field: Campaign, cluster: Cluster, place: Path, seconds: float) -> None:
-    """Leave no room for the log.
+    """Fill the disk of the WAL.
 
-    The server panics, as often as it starts, until there is room again.
+    The server panics each time it starts, until there is space again.
     """
     size = cluster.log.stat().st_size
     with filled(place):
@@ -142,7 +144,7 @@ def full_log(report: Report, field: Campaign, cluster: Cluster, place: Path, sec
 
 
 def slow(report: Report, field: Campaign, cluster: Cluster, delay: float, seconds: float) -> None:
-    """Have every sync of the server take so much longer."""
+    """Make each sync of the server take `delay` seconds longer."""
     if shutil.which("strace") is None:
         report.fact(f"each sync {delay:g} s later", "skipped: there is no strace")
         return
@@ -186,7 +188,7 @@ def alive(cluster: Cluster) -> bool:
 
 
 def ended(cluster: Cluster) -> bool:
-    """Whether the postmaster has ended by itself, and forget it then."""
+    """Return whether the postmaster has exited without a request; if so, drop its process."""
     process = cluster._postmaster
     if process is None or process.poll() is None:
         return False
@@ -196,7 +198,7 @@ def ended(cluster: Cluster) -> bool:
 
 @contextmanager
 def small(cluster: Cluster, mib: int) -> Iterator[Path]:
-    """A file system of its own, of so many MiB, that belongs to the server's user."""
+    """Mount a file system of `mib` MiB that belongs to the server's user."""
     owner = cluster.data.stat()
     place = Path(tempfile.mkdtemp(prefix="jobherd-disk-", dir="/tmp"))
     subprocess.run(
@@ -233,7 +235,7 @@ def move_log(cluster: Cluster, place: Path) -> None:
 
 @contextmanager
 def filled(place: Path) -> Iterator[None]:
-    """Leave no room there."""
+    """Fill the file system until the end of the block."""
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:

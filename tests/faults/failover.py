@@ -1,16 +1,16 @@
-"""The primary is killed and its standby promoted, under load, with a DSN that names both, the standby first.
+"""Kill the primary and promote its standby under load; the DSN names both, the standby first.
 
-With a synchronous standby nothing that was acknowledged is lost. With an asynchronous one that has
-fallen behind (--behind 1), what was committed after the last that it received is lost with the
-primary: jobs that were acknowledged are missing, and jobs that were done run again. Each row notes
-the place in the log at which it was written, so both can be held against what the standby had
-received.
+With a synchronous standby nothing that was acknowledged is lost. With an asynchronous standby that
+is behind (--behind 1), the commits after the last one that it received are lost with the primary:
+acknowledged jobs are missing, and completed jobs run again. Each row of the audit contains the WAL
+position at which it was written, so the campaign compares both with what the standby had received.
 
-With --split 1 the standby is promoted while the primary lives and takes writes: a mistake that no
-client can see. Who has a session stays where it is; who loses it goes to the first of the DSN's
-hosts that takes writes. So one supervisor works on either side, until the old one is made
-read-only: then whoever writes there goes over by itself. What came to either side since is counted,
-for the other has never heard of it.
+With --split 1 the standby is promoted while the primary lives and accepts writes: an operator's
+mistake that no client can notice. A process that has a session keeps it. A process that loses its
+session connects to the first host of the DSN that accepts writes. So one supervisor works on each
+server, until the old primary is made read-only: then every process connects to the new one without
+help. The campaign counts the jobs that each server has received since the promotion, because the
+other server does not have them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEFT = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'jobherd:%:
 MOVE = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a, jobherd.supervisors s
  WHERE s.pid = %s AND (a.application_name = 'jobherd:supervisor:' || %s::text OR a.application_name LIKE 'jobherd:%%:' || s.id || ':%%')"""
-"""End the sessions of one supervisor and its children."""
+"""End the sessions of one supervisor and its child processes."""
 PLACED = "ALTER TABLE audit.steps ADD COLUMN lsn pg_lsn DEFAULT pg_current_wal_insert_lsn()"
 
 
@@ -136,7 +136,7 @@ def split(report: Report, seed: int, *, rate: float, seconds: float) -> None:
                     "jobs that both had at the promotion, and have seen through since",
                     len((before - over) & ended & jobs(new, OVER)),
                 )
-            primary.kill()  # it takes no writes, and so does not drop the database
+            primary.kill()  # It accepts no writes, so the database cannot be dropped there.
 
 
 def jobs(side: psycopg.Connection[tuple[int]], look: str) -> set[int]:
@@ -144,34 +144,33 @@ def jobs(side: psycopg.Connection[tuple[int]], look: str) -> set[int]:
 
 
 def count(sides: dict[str, psycopg.Connection[tuple[int]]], since: dict[str, int] | None = None) -> dict[str, int]:
-    """How many jobs are completed on each side, or how many since."""
+    """How many jobs are completed on each server, in total or more than in `since`."""
     return {who: len(jobs(side, OVER)) - (since[who] if since else 0) for who, side in sides.items()}
 
 
 def compare(
     report: Report, arrived: dict[int, int], done: dict[int, int], field: Campaign, *, known: set[int], received: int
 ) -> None:
-    """Hold what is missing against what the standby had received."""
+    """Compare the missing jobs with what the standby had received."""
     late = {job for job, at in arrived.items() if at > received}
     missing = set(arrived) - known
     undone = {job for job, at in done.items() if at > received and job in known}
     report.fact("jobs enqueued behind what the standby had received", f"{len(late)} of {len(arrived)}")
     report.fact("of jobs that were done behind it, known and so run again", len(undone))
-    # A number that was lost may have been given again by the promoted server, before this look at
-    # it.
+    # The promoted server may have assigned a lost id again before this check.
     given_again = late & known
     report.holds(
         "every job behind it is lost, unless its number was given again",
         missing | given_again >= late,
         f"{len(given_again)} again",
     )
-    # A row is written before its transaction commits: one transaction of each session may stand on
-    # the border.
+    # A row is written before its transaction commits: one transaction of each session can be on
+    # either side of the position.
     report.holds("nothing else is lost", len(missing - late) <= 2, sorted(missing - late)[:5] or "")
 
 
 def detach(standby: Cluster) -> int:
-    """End the standby's stream; return up to where it has received."""
+    """End the standby's replication; return the WAL position up to which it has received."""
     order(standby, "ALTER SYSTEM SET primary_conninfo = ''")
     with psycopg.connect(standby.dsn(), autocommit=True) as look:
         while look.execute("SELECT count(*) FROM pg_stat_wal_receiver").fetchone() != (0,):

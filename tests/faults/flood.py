@@ -1,10 +1,10 @@
-"""How much of the job rate is lost while the metrics are flooded.
+"""Measure how much the job rate drops while the metrics are flooded.
 
-By scrapes without pause, by clients that never read, and by heads of 10 MB.
+Clients scrape without pause, never read the answer, or send heads of 10 MB.
 
 The same jobs are drained with and without a flood, in turn. The clients have the lowest priority,
-for they run on the same machine, and what is asked is what it costs to answer them; how much of a
-processor either side had is told as well.
+because they run on the same machine and the campaign measures only the cost of answering them. It
+also prints the processor time that the clients and the web process used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def ran(pid: int) -> float:
-    """Return the seconds that a process has had of a processor."""
+    """Return the processor seconds that a process has used."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,15 +1,15 @@
-"""kill -9 of remote workers, of gateways and of supervisors in turn, and drains, while jobs run through two gateways.
+"""Kill remote workers, gateways and supervisors with SIGKILL in turn, and drain supervisors, under load.
 
-Each supervisor has a gateway, and every worker knows both. A worker that is killed is started
-again, a gateway is replaced by its supervisor, and a supervisor is started again on the same port.
-In its turn, a supervisor drains under load: it must exit with 0 and without a signal to its
-gateway; with --drains 0 there are kills only. With --away, the database is stopped for so many
-seconds after half of the turns: no worker may lose its session, as each has the whole lease once
-the database is back. Ctrl-C ends the turns early, and what was done so far is checked.
+Jobs run through two gateways. Each supervisor has a gateway, and every worker has the addresses of
+both. A killed worker is started again, a supervisor replaces its killed gateway, and a supervisor is
+started again on the same port. A drained supervisor must exit with 0, without a signal to its
+gateway; with --drains 0 the campaign only kills. With --away N, the database is stopped for N seconds
+after half of the turns: no worker may lose its session, because each gets a whole lease once the
+database is back. Ctrl-C ends the turns early, and the turns so far are checked.
 
-Checked: every job that a producer was acknowledged is over once, every counted attempt stands in
-the history, no job and no session is left when the workers have gone, and no gateway has ended by
-an error of its own.
+Checked: every acknowledged job has finished once, every counted attempt is in the history, no job
+and no session is left when the workers have exited, and no gateway has ended because of its own
+error.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ VICTIMS = ("worker", "gateway", "supervisor", "drain")
 
 
 def work(addresses: str, name: str) -> None:
-    """Run jobs until TERM: the remote worker's process."""
-    from jobherd.remote import Task, Worker  # noqa: PLC0415  # its threads are for that process only
+    """Run jobs until TERM; this is the remote worker's process."""
+    from jobherd.remote import Task, Worker  # noqa: PLC0415  # Only that process may start its threads.
 
     dice = random.Random()
 
@@ -79,18 +79,18 @@ class Workers:
         )
 
     def kill(self, dice: random.Random) -> None:
-        """Kill one, and start it again."""
+        """Kill a random worker, and start it again."""
         number = dice.randrange(len(self._processes))
         self._processes[number].kill()
         self._processes[number].wait()
         self._processes[number] = self._start(number)
 
     def ended(self) -> list[int]:
-        """The exit codes of those that have ended by themselves."""
+        """The exit codes of workers that have exited without a request."""
         return [one.returncode for one in self._processes if one.poll() is not None]
 
     def stop(self) -> list[int]:
-        """Ask them to leave, and return their exit codes."""
+        """Terminate the workers, and return their exit codes."""
         for one in self._processes:
             one.terminate()
         try:
@@ -107,7 +107,7 @@ def sessions(audit: Audit) -> list[int]:
 
 
 def gateway_of(herd: Herd) -> int:
-    """The pid of its latest gateway."""
+    """The pid of this supervisor's latest gateway."""
     herd.wait_event(lambda event: event.message == "gateway is ready")
     return max(
         (event for event in list(herd.events) if event.message == "gateway is ready"), key=lambda event: event.at
@@ -143,12 +143,14 @@ def main() -> int:
             with Producer(
                 dsn, Path(folder, "acknowledged"), seed=given.seed, rate=given.rate, kinds=KINDS, most=1000
             ) as producer:
-                with suppress(KeyboardInterrupt):  # what was done so far is checked
+                with suppress(KeyboardInterrupt):  # The turns so far are checked.
                     for number in range(given.kills):
                         if given.away and number == given.kills // 2:
                             until = time.monotonic() + LIMIT
                             while len(before := sessions(audit)) != given.workers and time.monotonic() < until:
-                                time.sleep(0.2)  # every worker has a session again, and those of dead ones have ended
+                                time.sleep(
+                                    0.2
+                                )  # Every worker has a session again, and the sessions of dead workers have ended.
                             cluster.stop("fast")
                             time.sleep(given.away)
                             cluster.start()

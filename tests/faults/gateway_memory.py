@@ -1,10 +1,10 @@
-"""The memory of a gateway with clients that stop reading, and with thousands of streams that come and go.
+"""Measure the memory of a gateway with clients that stop reading, and with thousands of short streams.
 
-Some clients ask for large tasks and read nothing. Others work as ever, and one opens a stream after the
-other and ends it. The gateway's resident memory is read each second.
+Some clients request large tasks and read nothing. Others work normally, and one client opens one
+stream after another and ends it. The campaign reads the gateway's resident memory each second.
 
-Checked: it is bounded by what gRPC buffers for a stream, it does not grow in the last two thirds of
-the time, the clients that read are served, and each job is over once.
+Checked: the memory is limited by what gRPC buffers for each stream, it does not grow in the last two
+thirds of the run, the clients that read get their jobs, and each job finishes once.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ WORK = Path(__file__).with_name("work.py")
 LARGE = 450_000
 """Bytes of a payload that no client reads."""
 MOST = 256 << 20
-"""Bytes that a gateway with some clients that do not read may take."""
+"""Most bytes of memory of a gateway, some clients of which do not read."""
 GROWTH = 1.1
-"""By how much the last third may exceed the second."""
+"""Highest ratio of the memory in the last third to that in the second third."""
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process in memory."""
+    """Resident memory of a process, in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.contextmanager
 def client(where: str, mode: str):
-    """Run a client of this module until the end of the block."""
+    """Run one of this module's clients until the end of the block."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.faults.gateway_memory", f"--{mode}", where],
         cwd=ROOT,
@@ -60,7 +60,7 @@ def client(where: str, mode: str):
 
 
 def run_client(mode: str, where: str) -> None:
-    """Stop reading after Hello, or come and go."""
+    """Stop reading after Hello, or connect and disconnect repeatedly."""
     import grpc
 
     from jobherd.handlers._remote import messages as m
@@ -106,7 +106,7 @@ def main() -> int:
         herd.wait_event(lambda event: event.message.startswith("gateway on "))
         workers = Workers(given.workers, where, Path(folder, "workers.log"))
         with psycopg.connect(dsn, autocommit=True) as connection:
-            # Random, as gRPC may compress.
+            # Random text: gRPC may compress.
             connection.execute(
                 "SELECT jobherd.enqueue('remote:large', jsonb_build_object('x',"
                 " (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, %s))),"

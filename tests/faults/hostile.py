@@ -1,7 +1,8 @@
-"""Payloads, kinds, queues and words that mean no good, by seed, through every door, to handlers that give them back in every way.
+"""Enqueue hostile payloads, kinds, queues and texts, from a seed, in every way that jobs can be enqueued.
 
-Each is refused at the door in words, or its job comes to an end: no row is stuck, no child dies of
-it, and the next job is done as if nothing had been. `python -m tests.faults.hostile --count 10000`.
+Handlers return each input in every way in which a handler can return something. Each input is
+rejected on enqueue with a message, or its job finishes. No row is stuck, no process dies of an input,
+and the next job runs normally. `python -m tests.faults.hostile --count 10000`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 class Oddities:
-    """What may be enqueued, from a seed."""
+    """Generates the inputs, from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -91,7 +92,7 @@ class Oddities:
         )
 
     def value(self, depth: int = 0) -> Any:
-        """Something of Python's; some of it is no JSON."""
+        """Return a random Python value; some are not JSON."""
         dice = self.dice
         match dice.randrange(12 if depth < 4 else 8):
             case 0 | 1 | 2:
@@ -115,7 +116,7 @@ class Oddities:
                 return {self.text(): self.value(depth + 1) for _ in range(dice.randrange(4))}
 
     def document(self) -> str:
-        """Something that claims to be JSON."""
+        """Return a random text that is passed as JSON; some texts are invalid."""
         if self.dice.random() < 0.5:
             return self.dice.choice(DOCUMENTS)
         with suppress(TypeError, ValueError, RecursionError):
@@ -141,9 +142,9 @@ class Oddities:
 
 
 class Doors:
-    """Every way in.
+    """Every way to enqueue a job.
 
-    Each method takes what is odd, puts it through, and returns the ids of the jobs it has become.
+    Each method enqueues a hostile input and returns the ids of its jobs.
     """
 
     def __init__(self, dsn: str, oddities: Oddities) -> None:
@@ -246,7 +247,11 @@ class Doors:
 
 
 def put(doors: Doors, count: int, *, commands: int = 0) -> tuple[dict[int, str], Counter[str]]:
-    """Put so many through, and as many commands; return the jobs with the door each came by, and what was refused by which door."""
+    """Enqueue `count` inputs, and `commands` by each of the two commands.
+
+    Returns:
+        The method of each job, and how many inputs were rejected by method.
+    """
     jobs: dict[int, str] = {}
     refused: Counter[str] = Counter()
     ways, weights = zip(*doors.ways, strict=True)
@@ -256,14 +261,14 @@ def put(doors: Doors, count: int, *, commands: int = 0) -> tuple[dict[int, str],
             jobs |= dict.fromkeys(way(), way.__name__)
         except REFUSALS as problem:
             refused[way.__name__] += 1
-            assert str(problem).strip(), f"refused without a word: {problem!r}"
+            assert str(problem).strip(), f"rejected without a message: {problem!r}"
     return jobs, refused
 
 
 def wait_over(stage: Stage, limit: float) -> list[tuple[Any, ...]]:
-    """Wait until nothing is ready or running; return what is so all the same, after so many seconds in which no row has moved.
+    """Wait until no job is ready or running; return those left when no row has changed for `limit` seconds.
 
-    Counted from the start it would be the machine that is judged: a seed makes 200,000 jobs.
+    A limit from the start would measure the machine: a seed makes 200,000 jobs.
     """
     left = """SELECT id, 'ready', kind, left(payload::text, 200), attempts FROM jobherd.waiting UNION ALL
               SELECT j.id, 'running', j.kind, left(j.payload::text, 200), j.attempts + 1 FROM jobherd.running r, unnest(r.jobs) AS j LIMIT 20"""
@@ -280,7 +285,7 @@ def wait_over(stage: Stage, limit: float) -> list[tuple[Any, ...]]:
 def harm(
     stage: Stage, fleet: Fleet, jobs: dict[int, str], *, before: dict[int, int], limit: float
 ) -> dict[str, object]:
-    """What has gone wrong; nothing must have."""
+    """Return everything that went wrong; the campaign fails if it is not empty."""
     found: dict[str, object] = {}
     if stuck := wait_over(stage, limit):
         found["stuck"] = [(row, jobs.get(row[0])) for row in stuck]
@@ -304,7 +309,7 @@ def harm(
     if crashes := stage.run(crashed):
         found["crashed"] = [(row, jobs.get(row[0])) for row in crashes]
     torn = "SELECT to_jsonb(j) - 'history' FROM jobherd.jobs j WHERE error_code = 'JOB_TIMEOUT' LIMIT 3"
-    if late := stage.run(torn):  # nothing of ours may take a minute, whatever it is given
+    if late := stage.run(torn):  # Whatever the input, these handlers never take a minute.
         found["late"] = [(str(row)[:3000], jobs.get(row["id"])) for (row,) in late]
     after = stage.enqueue("hostile:says", '{"value": "as if nothing had been"}')
     try:
@@ -330,8 +335,8 @@ def main() -> int:
         found = harm(stage, fleet, jobs, before=before, limit=120.0)
         report.fact("accepted, by door", dict(Counter(jobs.values())))
         report.fact("refused, by door", dict(refused))
-        # A code of ours is in capitals; whatever a handler says may be one too, and there are
-        # hundreds of these.
+        # Jobherd's error codes are in capitals. Handlers return hundreds of other codes, which are
+        # counted as one.
         became = r"CASE WHEN error_code IS NULL THEN state WHEN error_code ~ '^[A-Z]+(_[A-Z]+)*$' THEN error_code ELSE 'a code of its own' END"
         report.fact("became", dict(stage.run(f"SELECT {became}, count(*) FROM jobherd.jobs GROUP BY 1 ORDER BY 1")))
         report.holds(

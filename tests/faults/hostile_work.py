@@ -1,6 +1,6 @@
-"""The handlers of the hostile data.
+"""Handlers for the hostile inputs.
 
-Each gives back what it was handed, as whatever a handler can say.
+They return their input in every way in which a handler can return something.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WAYS = ("result", "completed", "error", "code", "poison", "nack", "snooze", "pri
 
 
 @handler("hostile:says", max_attempts=1, timeout="60s")
-def says(job: Job, value: object = None, how: str = "result") -> object:  # one branch for each way to say something
+def says(job: Job, value: object = None, how: str = "result") -> object:  # One branch for each way to return something.
     text = value if isinstance(value, str) else repr(value)[:1000]
     match how:
         case "completed":

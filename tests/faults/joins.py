@@ -1,10 +1,10 @@
-"""A group whose members add members, while workers, maintenance processes and the server are killed: one callback, after the last end.
+"""Run a group whose members add members, under kills: one callback, after the last member has ended.
 
 python -m tests.faults.joins [--jobs 20000] [--kills 100] [--servers 3]
 
-Two supervisors drain the group. A kill is SIGKILL to a random child process, a crash that of the
-server's postmaster. At the end each member has ended once, and the callback was enqueued
-once, after the last end of a member.
+Two supervisors drain the group. A kill is SIGKILL to a random worker or maintenance process, a crash
+is SIGKILL to the server's postmaster. At the end each member has ended once, and the callback was
+enqueued once, after the last end of a member.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> int:
                         0
                     ]:
                         break
-                    if added < given.kills and faults:  # as a member does that is running
+                    if added < given.kills and faults:  # Like a member that is running.
                         more = [
                             {
                                 "node": "member",
@@ -88,7 +88,7 @@ def main() -> int:
                         )
                         added += 1
             except psycopg.OperationalError:
-                pass  # the server is starting
+                pass  # The server is starting.
             time.sleep(dice.uniform(0.02, 0.2))
             if not faults:
                 continue
@@ -102,7 +102,7 @@ def main() -> int:
                     kills += 1
                 except ProcessLookupError:
                     faults.append("kill")
-            else:  # they start
+            else:  # The child processes are starting.
                 faults.append("kill")
         codes = [herd.stop() for herd in herds]
         with psycopg.connect(dsn, autocommit=True) as connection:

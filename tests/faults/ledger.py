@@ -1,9 +1,9 @@
-"""What each run of a campaign has found, a line each: what docs/project/fault-campaigns.md is made from.
+"""The results of each campaign run, one line each: the source of docs/project/fault-campaigns.md.
 
-A run leaves its line in `.bench/CAMPAIGN/runs.jsonl`, which git does not know. `keep` takes new
-ones over into `docs/project/campaigns/CAMPAIGN.jsonl`, so that a campaign of many hours adds up over
-machines and days. Without the second a run in a checkout that is thrown away would count for
-nothing; without the first every `make test` would change a file of the repository.
+A run appends its line to `.bench/CAMPAIGN/runs.jsonl`, which git ignores. `keep` copies new lines to
+`docs/project/campaigns/CAMPAIGN.jsonl`, so that a campaign of many hours adds up over machines and
+days. Without the second file, a run in a temporary checkout would not count. Without the first file,
+every `make test` would change a file of the repository.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ KEPT = ROOT / "docs" / "project" / "campaigns"
 
 
 def folder(campaign: str) -> Path:
-    """Where a campaign leaves its things."""
+    """The folder for a campaign's files; it is created if it is missing."""
     found = ROOT / ".bench" / campaign
     found.mkdir(parents=True, exist_ok=True)
     return found
 
 
 def note(campaign: str, **found: object) -> None:
-    """Add the line of one run, whatever came of it: a red one counts too."""
+    """Append the line of one run, whatever its result: failed runs count too."""
     with (folder(campaign) / "runs.jsonl").open("a") as file:
         file.write(json.dumps({"at": time.time(), "commit": _commit(), **found}) + "\n")
 
@@ -41,7 +41,7 @@ def runs(campaign: str) -> list[dict[str, Any]]:
 
 
 def keep(campaign: str) -> list[dict[str, Any]]:
-    """Take over what was run here and is not kept yet; return all that is kept, oldest first."""
+    """Copy the runs of this checkout that are not kept yet; return all kept runs, oldest first."""
     path = KEPT / f"{campaign}.jsonl"
     kept = _read(path)
     known = {(run["at"], run["seed"]) for run in kept}
@@ -55,7 +55,7 @@ def keep(campaign: str) -> list[dict[str, Any]]:
 
 
 def _commit() -> str:
-    """What was run; empty where that is no checkout."""
+    """The commit that was run; empty outside a git checkout."""
     said = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,8 +1,8 @@
-"""The restrictions of managed PostgreSQL, one after the other, on a local server.
+"""Test the restrictions of managed PostgreSQL one after another, on a local server.
 
-Each row has a database, a role, and what the service does to that role. Two supervisors work as the
-role, one of their workers is killed with -9, and nothing may be lost. `jobherd doctor` must name
-what the row says. The page docs/how-to/operate/managed-postgresql.md lists the same restrictions.
+Each row has a name, what the administrator does to the database and the role, and what `jobherd
+doctor` must name. Two supervisors work as the role, one of their workers is killed with SIGKILL, and
+nothing may be lost. The page docs/how-to/operate/managed-postgresql.md lists the same restrictions.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ AUDITED = ("waiting", "claimed", "ended")
 
 @dataclass(frozen=True)
 class Row:
-    """A restriction: what the administrator does beforehand, in which {app} is the login role."""
+    """A restriction: statements of the administrator before the start, in which {app} is the login role."""
 
     name: str
     setup: tuple[str, ...]
     doctor: str = ""
-    """What `jobherd doctor` must say, if anything."""
+    """Text that the output of `jobherd doctor` must contain, if any."""
     owner: bool = True
-    """The role has the schema. Otherwise an administrator made it, and the role is a member of ours."""
+    """The role owns the schema. Otherwise an administrator does, and the role is a member of Jobherd's group roles."""
 
 
 OWN = ("CREATE ROLE {app} LOGIN", "CREATE SCHEMA jobherd AUTHORIZATION {app}")
@@ -97,7 +97,7 @@ def once(report: Report, row: Row, dsn: str, app: str, seed: int, *, rate: float
         if not row.owner:
             administrator.execute(f"GRANT jobherd_work, jobherd_enqueue TO {app}")
     field = Campaign(report, dsn, seed=seed, rate=rate, through=login)
-    for name in AUDITED:  # the role may write into the queue, and not into the audit
+    for name in AUDITED:  # The role has write access to the queue, but not to the audit.
         field.audit.run(f"ALTER FUNCTION audit.{name}() SECURITY DEFINER")
     with field:
         field.work_on(20)
@@ -112,7 +112,7 @@ def once(report: Report, row: Row, dsn: str, app: str, seed: int, *, rate: float
 
 
 def doctor(dsn: str) -> str:
-    """What `jobherd doctor` prints for this role."""
+    """Run `jobherd doctor` as this role; return its output."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "jobherd.supervisor", "doctor"],
         env={**os.environ, "JOBHERD_DSN": dsn, "PYTHONPATH": import_path(ROOT)},

@@ -1,10 +1,10 @@
-"""Two servers under Patroni with etcd: a switchover, then kill -9 of the leader, under load.
+"""Run two servers under Patroni with etcd: a switchover, then kill -9 of the leader, under load.
 
-What `failover.py` cannot show: the promotion is decided by Patroni, the old leader is rewound and
-comes back as a standby, and sessions meet a server that is read-only. With synchronous_mode nothing
-that was acknowledged is lost. With --synchronous 0 what the standby had not received may be lost.
+This shows what `failover.py` cannot: Patroni decides on the promotion, the old leader is rewound and
+becomes a standby, and sessions can reach a read-only server. With synchronous_mode nothing that was
+acknowledged is lost. With --synchronous 0, commits that the standby had not received may be lost.
 
-The ids are counted outside: the producer writes each into a file once it is acknowledged.
+The acknowledged ids are recorded outside the database: the producer writes each to a file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def once(report: Report, pair: Patroni, dsn: str, seed: int, *, rate: float, lon
             f"kill -9 of {killed}: {leader} leads after",
             f"{promoted - begun:.1f} s (ttl {TTL} s), and 5 more jobs {time.monotonic() - promoted:.1f} s after it",
         )
-        pair.start(killed)  # rewound, it becomes the standby
+        pair.start(killed)  # Patroni rewinds it, and it becomes the standby.
         pair.wait_for_standby()
         field.wait(lambda: field.audit.run(STATE, job)[0][0] == "completed", "the long job to end")
         attempts = field.audit.run(STATE, job)[0][1]

@@ -1,9 +1,9 @@
-"""Jobs that take their process along, in a queue of their own.
+"""Run jobs that kill their own worker, in a separate queue, next to ordinary jobs.
 
-How often each does, and what that costs the jobs of another queue.
+Counted: how many processes each such job ends, and how much the jobs of the other queue slow down.
 
-The same jobs are drained with and without poison beside them, in turn. Each poisonous job may end
-`max_crashes` processes, 3 by default, and no more; then it has failed, with the reason.
+The same jobs are drained with and without poison, in turn. Each poisonous job may end `max_crashes`
+processes, 3 by default, and no more. Then it fails, and its error contains the reason.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Two supervisors behind pgbouncer, one in transaction and one in session mode.
+"""Run two supervisors behind pgbouncer, one in transaction mode and one in session mode.
 
-The poolers are killed with -9 and started again, children too.
+The poolers and workers are killed with SIGKILL, and the poolers are started again.
 
-A backend behind a pooler is not the child's own: it is not ended when the child dies, and a claim
-that was in flight then is found by the sweep. Nothing lost, nothing ended twice, no attempt
-unaccounted for. Needs Debian's pgbouncer: `make pgbouncer`.
+A worker behind a pooler does not own its server session: the supervisor does not end the session when
+the worker dies, and the orphan check finds a claim that the server was executing then. Nothing is
+lost, nothing ends twice, and every attempt is accounted for. Needs Debian's pgbouncer:
+`make pgbouncer`.
 """
 
 from __future__ import annotations

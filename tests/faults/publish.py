@@ -1,9 +1,9 @@
-"""Put what the campaigns have found into docs/project/fault-campaigns.md, between its markers.
+"""Write the results of the campaigns into docs/project/fault-campaigns.md, between its markers.
 
 `python -m tests.faults.publish`, or `make chaos-page`.
 
-All runs that are noted count, the red ones too; those of `points` are kept, and add up. The prose
-around the markers is written by hand and left alone, and so is a part without a run.
+All recorded runs count, including the failed ones; those of `points` are kept, and add up. The text
+outside the markers is written by hand and not changed, and neither is a part without a run.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "project" / "fault-campaigns.md"
 PICTURE = "reliability-soak.svg"
 OFTEN = 100
-"""Kills that each point is to have seen."""
+"""Kills to reach at each point."""
 FEW = 10
-"""Names of points that the page may list; while there are more, the campaign is not through."""
+"""Most points that the page lists by name. With more, the campaign has not finished."""
 SHORT = 60
-"""Seconds: runs shorter than that are the suite's own, and would replace a page that took hours."""
+"""Seconds. Shorter runs belong to the test suite, and would replace results that took hours."""
 ADD_UP = ("points",)
-"""Campaigns whose aim no single run reaches."""
+"""Campaigns whose aim needs several runs."""
 
 
 def table(head: list[str], rows: Iterable[list[object]]) -> list[str]:
@@ -40,14 +40,14 @@ def table(head: list[str], rows: Iterable[list[object]]) -> list[str]:
 
 
 def days(found: list[dict[str, Any]]) -> str:
-    """When it was, and where."""
+    """Text with the dates of the runs and the machine of the last one."""
     first, last = (time.strftime("%Y-%m-%d %H:%M", time.gmtime(found[number]["at"])) for number in (0, -1))
     _, _, where = found[-1]["machine"].partition(", ")
     return f"{first} to {last} UTC, {where.rpartition(', load')[0]}"
 
 
 def judged(found: list[dict[str, Any]]) -> str:
-    """How many of the runs have broken something."""
+    """Text with the number of runs in which an invariant was broken."""
     red = [run for run in found if run["broken"]]
     told = "; ".join(f"seed {run['seed']}: {', '.join(run['broken'])}" for run in red)
     return f"In {len(red)} of {len(found)} runs an invariant was broken" + (f" ({told})." if red else ".")

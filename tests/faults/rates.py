@@ -1,9 +1,9 @@
-"""A rate limit over two supervisors whose workers are killed: of a queue, or with --partitions of each partition of it.
+"""Check a rate limit over two supervisors whose workers are killed.
 
-Each claim that is committed leaves a row with its time, whatever becomes of its worker. No window of
-any length may hold more starts than the burst and the rate allow. At the end everything must have
-completed: a token that leaked would leave the last jobs waiting. With partitions, each has its share of the jobs and of
-the rate.
+The limit is for a queue, or with --partitions N for each of its N partitions. Each committed claim
+leaves a row with its time, whatever happens to its worker. No window of any length may contain more
+starts than the burst and the rate allow. At the end everything must have completed: a lost token
+would leave the last jobs waiting. Each partition has its share of the jobs and of the rate.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""A server that lets nobody in.
+"""Make the server reject every login, in six ways, under load.
 
-No connection left, the role's limit, a changed password, a renamed database, one that takes no
-connections.
+No connection is available, the role has reached its limit, the role may not log in, its password was
+changed, the database accepts no connections, or the database was renamed.
 
-Each for a while, under load: nobody spins (counted by the server's log), each process says so once,
-and jobs go on within two seconds of the end.
+Each lasts for 10 s by default (`--away`). The server's log shows that no process retries without a
+backoff. Each supervisor and its child processes log at most 30 lines. Jobs continue within 2 s of the
+end of the fault.
 
-Every process has its session again as soon, but where the limit leaves some in: no first answer
-after an outage ends the back-off of the others then, and each comes by itself, within
-`db_retry_max`.
+Every process has its session again within the same time. The exception is the role's limit, which leaves a few
+sessions: then no first answer after an outage ends the backoff of the other processes, and each
+reconnects after its own backoff, within `db_retry_max`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 MOST = 60
 FEW = 3
-"""Sessions that the role may have within its limit.
+"""The role's limit of sessions.
 
-Some processes have one, and others of the same supervisor have none.
+Some processes of a supervisor have one, and others have none.
 """
 AIM_MS = 2000.0
 LIMITED = "the role has all the sessions that it may"
@@ -51,7 +52,7 @@ def main() -> int:
         report.on(dsn)
         name = str(conninfo_to_dict(dsn)["dbname"])
         owner = psycopg.connect(cluster.dsn(), autocommit=True)
-        # It owns all that its group owns, and is no superuser: for those no limit holds.
+        # It owns all that its group owns, and is not a superuser: no limit applies to superusers.
         owner.execute(f"CREATE ROLE worker LOGIN PASSWORD 'first' IN ROLE {USER}")
         hba = cluster.data / "pg_hba.conf"
         trust = hba.read_text()
@@ -101,8 +102,8 @@ def main() -> int:
                     what,
                     f"refused {tries} times in {given.away:g} s; {jobs[-1]:.0f} ms to 5 more jobs, {everybody_in:.0f} ms to all sessions; lines a supervisor: {said}",
                 )
-                # Two supervisors each second, a producer five times, six children with a back-off
-                # that doubles, and those who were ended.
+                # Allowed: two supervisors once a second, a producer five times a second, six child
+                # processes with a backoff that doubles, and the sessions that were ended.
                 report.holds(f"{what}: nobody spins", tries <= 30 + 12 * given.away, tries)
                 report.holds(f"{what}: few words", max(said) <= 30, said)
                 words = [
@@ -130,8 +131,8 @@ def between(owner: psycopg.Connection[object], begin: str, end: str, *, first: s
             owner.execute(first)
         try:
             owner.execute(begin)
-        except psycopg.errors.ObjectInUse:  # somebody has come back in between
-            assert time.monotonic() < until, "there is always somebody connected"
+        except psycopg.errors.ObjectInUse:  # A process has reconnected in between.
+            assert time.monotonic() < until, "the database never was without connections for 60 s"
             continue
         break
     try:
@@ -146,7 +147,7 @@ def end_all(name: str) -> str:
 
 @contextlib.contextmanager
 def crowd(cluster: Cluster, owner: psycopg.Connection[object]) -> Iterator[None]:
-    """Take every connection there is."""
+    """Use all connections of the server until the end of the block."""
     owner.execute(END)
     taken: list[psycopg.Connection[object]] = []
     until = time.monotonic() + 60

@@ -1,6 +1,6 @@
-"""The runs of jobs as their handlers tell them, in a file outside the database (`fault:noted`).
+"""Reads the runs of jobs that handlers record in a file outside the database (`fault:noted`).
 
-How often each began, and which were there at once.
+Returns which jobs began more than once, and which runs of a job overlapped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a job. Times are monotonic. ended: None if it was killed, or goes on."""
+    """One run of a job. Times are monotonic. ended: None if it was killed or still runs."""
 
     job: int
     pid: int
@@ -25,7 +25,7 @@ class Run:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Every run so far, in the order in which they began. A torn last line does not count."""
+    """Every run so far, in the order of their start. A partial last line is ignored."""
     text = path.read_text(encoding="ascii")
     begun: list[tuple[int, int, float]] = []
     ends: dict[tuple[int, int], list[float]] = defaultdict(list)
@@ -41,14 +41,14 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def begun_twice(runs: list[Run]) -> list[int]:
-    """The jobs that began more than once."""
+    """The jobs that started more than once."""
     return [job for job, times in Counter(run.job for run in runs).items() if times > 1]
 
 
 def overlaps(runs: list[Run]) -> list[tuple[Run, Run]]:
-    """The pairs of runs of one job that were there at once: the earlier first.
+    """The pairs of overlapping runs of one job, the earlier first.
 
-    Of a run that was killed nobody knows how long it was there.
+    A pair whose earlier run was killed is left out, because the end of this run is unknown.
     """
     by_job = defaultdict(list)
     for run in runs:

@@ -1,8 +1,10 @@
-"""A server that crashes, in every way.
+"""Crash the server in three ways under load.
 
-Its postmaster killed, one backend killed, stopped at once; started again at once or after a while.
+Its postmaster is killed, one backend is killed, or the server gets an immediate shutdown. After a
+killed postmaster and a shutdown the campaign starts the server again, at once or after 5 s
+(`--away`).
 
-The same processes go on, nothing is lost and nothing ends twice.
+The same processes continue, nothing is lost and nothing ends twice.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def main() -> int:
                         cluster.stop("immediate")
                     case _:
                         pids = [row[0] for row in field.audit.run(OURS)]
-                        # the postmaster ends all others and starts again by itself
+                        # The postmaster ends all other backends and restarts the server.
                         os.kill(dice.choice(pids), signal.SIGKILL)
                         field.wait(lambda: not alive(field), "the end of every session")
                 if how != "backend":

@@ -1,13 +1,13 @@
-"""Sessions that are ended at random, under time limits on the role and with refusals now and then.
+"""End random sessions, under time limits on the database and with rejected statements.
 
-Nothing lost, nothing twice.
+Nothing is lost and nothing ends twice.
 
-First a hundred completions in a row are refused, as by a limit on statements or on locks: each is
-written all the same, none is run again, and nothing waits for a lease. Then five times a second
-some session of ours is ended (pg_terminate_backend). The database has limits for statements, locks,
-idle sessions and transactions that would break everything that takes its time. Every so often a
-statement of ours that changes `running` or the history is refused as a deadlock or a serialization
-failure, at once or when it has answered and is to be committed.
+First a hundred completions in a row are rejected, as by a limit on statements or on locks. Each is
+written nevertheless, no job runs again, and no job waits for a lease to expire. Then the campaign
+ends a random session of Jobherd five times a second (pg_terminate_backend). The database has limits
+for statements, locks, idle sessions and transactions that would break everything that takes longer.
+Every ninth statement of Jobherd that changes `running`, the supervisors or the history is rejected
+as a deadlock, a serialization failure or a lock timeout: at once, or at the commit, after the answer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ END $$;
 CREATE TRIGGER refuse_row BEFORE INSERT ON jobherd.history FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse_row();
 """
 LEASE = 600.0
-"""Seconds: whoever waited for one to lapse would be seen to."""
+"""Seconds. So long that a wait for a lease to expire makes the campaign fail."""
 LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
 
 
@@ -119,7 +119,7 @@ def main() -> int:
 
 
 def in_a_row(report: Report, field: Campaign, times: int) -> None:
-    """Refuse so many completions, whoever writes them."""
+    """Reject `times` completions in a row, whichever process writes them."""
     field.work_on()
     field.audit.run(ROW.format(times=times).replace("%%", "%"))
     begun = time.monotonic()

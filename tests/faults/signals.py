@@ -1,11 +1,12 @@
-"""Signals against jobs that wait for them: none is lost, and none is taken twice.
+"""Send signals to jobs that wait for them: none is lost, and none is received twice.
 
 python -m tests.faults.signals [--jobs 4000] [--kills 60]
 
-Each job takes three signals. Four senders send them in any order, also before a job waits, in transactions that stay
-open for a while, and some of which are rolled back. A third of the signals come without a notification, as if it was
-lost. Meanwhile child processes are killed, maintenance processes among them. At the end each job has the payloads of
-its committed signals, each once.
+Each job receives three signals. Four senders send them in any order, also before a job waits. Their
+transactions stay open for up to 0.1 s, and a tenth of them is rolled back and repeated. A third of
+the signals come without a notification, as if it was lost. Meanwhile random child processes are
+killed, also maintenance processes. At the end each job has the payloads of its committed signals,
+each once.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ SENDERS = 4
 DEADLINE = 900.0
 QUICK = ("--db-retry-initial", "0.2s")
 UNDONE = 0.1
-"""Share of transactions that are rolled back, and sent again."""
+"""Share of transactions that are rolled back and sent again."""
 LEFT = "SELECT count(*) FROM jobherd.jobs WHERE state NOT IN ('completed', 'failed', 'cancelled', 'expired')"
 
 
 def send(dsn: str, numbers: list[tuple[int, int]], seed: str) -> None:
-    """Send signals: the job and the number of each."""
+    """Send signals, given as pairs of job and number, in random transactions."""
     dice = random.Random(seed)
     with psycopg.connect(dsn) as connection:
         while numbers:

@@ -1,11 +1,12 @@
-"""Jobs of every size, put in past every producer.
+"""Run jobs of every size, enqueued without a producer and so without its limits.
 
-A claim takes no more than a worker can hold, and what is too large is refused by name.
+A claim takes at most what a worker can hold. PostgreSQL rejects a payload that is too large, and the
+error names the constraint.
 
-`python -m tests.faults.sizes`: payloads by INSERT and by COPY of 1 to 60 MB, two hundred of 10 MB
-at once, a million keys, six thousand levels, payloads of 100 and 255 MB, results and errors of 100
-MB, and one of 60 MB whose worker is killed. Nobody dies who was not meant to, everything comes to
-an end, small jobs beside it too, and the memory of worker and parent is bounded.
+`python -m tests.faults.sizes`: payloads of 1 to 60 MB by INSERT and by COPY, two hundred of 10 MB at
+once, a million keys, six thousand levels, payloads of 100 and 255 MB, results and errors of 100 MB,
+and a payload of 60 MB whose worker is killed. No other process dies, every job finishes, including
+small jobs enqueued at the same time, and the memory of worker and supervisor is limited.
 """
 
 from __future__ import annotations
@@ -53,18 +54,19 @@ def raises(size: int) -> None:
 MB = 1_000_000
 LIMIT = 600.0
 WORKER_MB, PARENT_MB = 900, 100
-"""What a worker may take that has one payload of 60 MB in hand, several times over, or many smaller ones; and the parent, which has none."""
+"""Most memory of a worker, which holds several copies of one payload of 60 MB, or many smaller payloads; and of the
+supervisor, which holds no payload."""
 STATES = "SELECT kind, coalesce(error_code, state), count(*), left(min(error), 120) FROM jobherd.history GROUP BY 1, 2 ORDER BY 1, 2"
 LEFT = "SELECT (SELECT count(*) FROM jobherd.waiting) + (SELECT count(*) FROM jobherd.scheduled) + (SELECT count(*) FROM jobherd.running)"
 
 
 def noise(size: int) -> str:
-    """Text that nothing can compress to less than a half."""
+    """Return text of this size that compresses to no less than half."""
     return random.Random(size).randbytes(size // 2).hex()
 
 
 class Puts:
-    """The ways in; none is a producer of ours, whose payloads have a limit."""
+    """Ways to enqueue without Jobherd's producers, which limit the size of payloads."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -81,7 +83,7 @@ class Puts:
 
 
 def most_of(fleet: Fleet, pid: int) -> int:
-    """The most memory that a process has had, in MB; 0 for one that is gone."""
+    """The peak memory of a process in MB; 0 if the process is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -99,7 +101,7 @@ def main() -> int:
         puts = Puts(stage)
 
         def through(what: str, put: Callable[[], object], *, dead: int = 0) -> None:
-            """Put it in with small jobs behind it, and wait for the end of all."""
+            """Enqueue with `put`, then small jobs, and wait until all finish."""
             ready = len(fleet.said("is ready"))
             begun = time.monotonic()
             with stage.connection.transaction():

@@ -1,12 +1,12 @@
-"""Half load for hours: what leaks, what grows, what gets slower? `make soak HOURS=2`
+"""Run at half load for hours: what leaks, what grows, what becomes slower? `make soak HOURS=2`
 
 Workers are replaced by age and by count all the time. For a sixth of the run, at most 20 minutes, a
-transaction elsewhere pins what VACUUM may remove; a VACUUM of everything runs twelve times. Every
-ten seconds: memory (PSS) and descriptors of each process, zombies, dead rows and sizes of the
-tables, how long jobs waited for their start. The samples lie in .bench/soak/, and `make chaos-page`
-draws them.
+transaction in another session pins the xmin, so that VACUUM cannot remove rows. A VACUUM of all
+tables runs twelve times. Recorded every ten seconds: memory (PSS) and descriptors of each process,
+zombies, dead rows and sizes of the tables, and how long jobs waited for their start. The samples are
+in .bench/soak/, and `make chaos-page` draws them.
 
-A run may be ended at any time by TERM or Ctrl-C: it is judged by what was seen until then.
+You can end a run at any time with TERM or Ctrl-C. It is then judged by the samples so far.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS = [
 ]
 FLAGS = ("--poll", "1s", "--max-jobs", "3000", "--max-age", "3m", "--respawn-initial", "10ms")
 TRIAL = 4000
-"""Jobs that are done at full speed, to know what half load is."""
+"""Jobs that run at full speed first, to determine half load."""
 PINNED = 1200.0
 TABLES = ("ready", "scheduled", "running", "supervisors", "children")
 LOOK = """
@@ -55,9 +55,10 @@ SELECT coalesce((SELECT sum(n_dead_tup) FROM pg_stat_user_tables WHERE schemanam
 
 
 def measure(parent: int) -> tuple[dict[str, Any], set[int]]:
-    """What the processes of a fleet need.
+    """Measure the processes of a supervisor.
 
-    Kilobytes and descriptors by role; and the pids of the dead that nobody has waited for.
+    Returns:
+        Kilobytes and descriptors by role, and the pids of zombies.
     """
     memory: dict[str, int] = {}
     files: dict[str, int] = {}
@@ -84,7 +85,7 @@ def measure(parent: int) -> tuple[dict[str, Any], set[int]]:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """By how much it rises an hour: least squares over the second half, when everything is warm."""
+    """The rise per hour: least squares over the second half of the run, after the warm-up."""
     warm = points[len(points) // 2 :]
     if len(warm) < 3:
         return float("nan")
@@ -93,7 +94,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def full_speed(connection: psycopg.Connection[Any]) -> float:
-    """Jobs a second of a fleet that has more to do than it can."""
+    """Jobs per second of a fleet with more jobs than it can run."""
     for kind, payload, weight, *_ in KINDS:
         connection.execute(
             "INSERT INTO jobherd.ready (kind, payload) SELECT %s, %s::json FROM generate_series(1, %s)",

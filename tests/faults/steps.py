@@ -1,10 +1,11 @@
-"""Jobs of five durable steps, while their workers and maintenance processes are killed: each step is recorded once.
+"""Kill workers and maintenance processes under jobs of five durable steps: each step is recorded once.
 
 python -m tests.faults.steps [--jobs 10000] [--kills 300]
 
-Two steps are transactions that write an effect, one is a sleep. A kill is SIGKILL to a random child process; the kills
-are spread over the steps. At the end each job is completed with five records, each effect of a step transaction is
-there once, the results of the job are those of the records, and nothing is left anywhere.
+Two steps are transactions that write an effect, and one is a sleep. A kill is SIGKILL to a random
+child process; the kills are spread over the steps. At the end each job is completed with five
+records, each effect of a step transaction exists once, the results of the job are those of the
+records, and no job waits or runs any more.
 """
 
 from __future__ import annotations

@@ -1,27 +1,28 @@
-"""The supervisor under stress.
+"""Put the supervisor under stress.
 
-Forks by the thousand, signals in storms, a system that refuses files and processes, a log that
-nobody reads.
+Thousands of forks, storms of signals, a system without free files and processes, a log that no
+process reads.
 
     python -m tests.faults.stress forks --times 100000
-        children that run one job each and are then replaced; no two draw the same random numbers
+        workers that run one job each and are then replaced; no two draw the same random numbers
     python -m tests.faults.stress kills --times 10000
-        children that are killed, idle and at work
+        child processes that are killed, idle and busy
     python -m tests.faults.stress signals --times 100000
-        TTIN, TTOU, HUP, USR1, CHLD in any order at the parent, and deaths among them
+        TTIN, TTOU, HUP, USR1, CHLD in any order to the supervisor, and SIGKILL to child processes
     python -m tests.faults.stress storm --times 100000
-        CHLD, WINCH, URG, a thousand a second, at parent, workers and maintenance: every wait is interrupted
+        CHLD, WINCH, URG, a thousand a second to each of supervisor, workers and maintenance process:
+        every wait is interrupted
     python -m tests.faults.stress pipes --times 5000
-        report pipes that are full, a log that no process reads
+        status pipes that are full, a log that no process reads
     python -m tests.faults.stress outputs --times 3
         a job that writes a gigabyte to its streams, without a line
     python -m tests.faults.stress refusals --times 50
-        EMFILE and EAGAIN, from without, by the limits of the process
+        EMFILE and EAGAIN, by the limits of the process
 
-Each looks at the parent from outside now and then: descriptors, memory, zombies, how late its loop
-was. The rows go to .bench/stress-NAME.csv. What must hold does not depend on the machine; how late
-the loop was is printed, for it does. Forks and kills may be ended at any time by TERM or Ctrl-C:
-they are judged by what was done until then.
+Each campaign samples the supervisor from outside: descriptors, memory, zombies, and how late its loop
+was. The rows go to .bench/stress-NAME.csv. What must hold does not depend on the machine. The
+lateness of the loop does, so it is only printed. You can end `forks` and `kills` at any time with
+TERM or Ctrl-C. They are then judged by what was done so far.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ FIELDS = (
     "dropped",
 )
 SLACK_KB = 3000
-"""What the parent's own memory may grow by after a tenth of a campaign.
+"""Most growth of the supervisor's memory after a tenth of a campaign.
 
-The allocator's arenas, not a leak.
+It allows for the allocator's arenas, not for a leak.
 """
 
 
 class Watch:
-    """Looks at a supervisor's parent, writes what it sees, and judges it at the end."""
+    """Samples a supervisor process, writes the samples to a file, and judges them at the end."""
 
     def __init__(self, herd: Herd, name: str) -> None:
         self.herd = herd
@@ -83,7 +84,7 @@ class Watch:
         self._since = time.monotonic()
 
     def look(self, done: int) -> dict[str, float]:
-        """Take a row. The parent is asked by a USR1 for what only it knows."""
+        """Take a sample. On USR1 the supervisor logs the figures of its loop."""
         pid, mark = self.herd.pid, self.herd.mark()
         self.herd.signal(signal.SIGUSR1)
         said = self.herd.wait_event(lambda event: "the loop: " in event.message, since=mark).message
@@ -109,7 +110,7 @@ class Watch:
         return row
 
     def judge(self, report: Report) -> None:
-        """Say what was seen, and whether it holds, once all who died last have been replaced."""
+        """Report the samples and check the invariants, once the last dead child processes are replaced."""
         until = time.monotonic() + LIMIT
         while time.monotonic() < until:
             row = self.look(int(self.rows[-1]["done"]))
@@ -153,7 +154,7 @@ def forks(
     dice: random.Random,
     ask: Callable[..., list[tuple[object, ...]]],
 ) -> None:
-    """Each job wears its child out."""
+    """Run jobs each of which makes its worker due for replacement."""
     while watch.deaths < given.times:
         ask(
             "SELECT jobherd.enqueue('fault:wear', '{}') FROM generate_series(1, %s)",
@@ -178,9 +179,9 @@ def outputs(
     dice: random.Random,
     ask: Callable[..., list[tuple[object, ...]]],
 ) -> None:
-    """A gigabyte and more each time, none of it a line or a text.
+    """Run jobs that write more than a gigabyte each, without lines or valid text.
 
-    What is kept is the end, and nobody waits for anybody.
+    Only the end of the output is kept, and other jobs run meanwhile.
     """
     for done in range(given.times):
         ask("""SELECT jobherd.enqueue('fault:pours', '{"megabytes": 550}')""")
@@ -199,9 +200,9 @@ def kills(
     dice: random.Random,
     ask: Callable[..., list[tuple[object, ...]]],
 ) -> None:
-    """All children, at any moment of their lives, by any deadly signal."""
+    """Kill all child processes at any time of their lives, by SIGKILL, SIGSEGV or SIGABRT."""
     done = 0
-    while watch.deaths < given.times:  # who is hit twice dies once
+    while watch.deaths < given.times:  # A process that gets two signals dies once.
         if done % 500 == 0:
             ask("""SELECT jobherd.enqueue('fault:sleep', '{"seconds": 0.002}') FROM generate_series(1, 50)""")
         for pid in herd.children():
@@ -221,7 +222,7 @@ def signals(
     dice: random.Random,
     ask: Callable[..., list[tuple[object, ...]]],
 ) -> None:
-    """In storms of a thousand; the number of workers goes up and down, the code is read again, and now and then a process dies."""
+    """Send signals in storms of a thousand: they resize and reload, and every 200th kills a child process."""
     for done in range(0, given.times, 1000):
         ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 50)")
         for number in range(1000):
@@ -230,7 +231,7 @@ def signals(
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(dice.choice(children), signal.SIGKILL)
         herd.signal(signal.SIGHUP)
-        herd.signal(signal.SIGTTIN)  # there may be nobody left
+        herd.signal(signal.SIGTTIN)  # All workers may have been removed.
         _wait_empty(ask)
         watch.look(done + 1000)
 
@@ -242,7 +243,7 @@ def storm(
     dice: random.Random,
     ask: Callable[..., list[tuple[object, ...]]],
 ) -> None:
-    """Signals that mean nothing to anybody, as many as a timer of a millisecond would send, at everybody, while jobs run and wait."""
+    """Send each process a signal without effect about once a millisecond, while jobs run and wait."""
     family = [herd.pid, *herd.children()]
     for done in range(0, given.times, 10_000):
         ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 2000)")
@@ -266,7 +267,7 @@ def pipes(
     dice: random.Random,
     ask: Callable[..., list[tuple[object, ...]]],
 ) -> None:
-    """The parent stands still while children report; then nobody reads what it says."""
+    """Stop the supervisor while child processes report; then let no process read its log."""
     for done in range(0, given.times, 500):
         ask("SELECT jobherd.enqueue('fault:quick', '{}') FROM generate_series(1, 500)")
         herd.signal(signal.SIGSTOP)
@@ -286,12 +287,12 @@ def refusals(
     dice: random.Random,
     ask: Callable[..., list[tuple[object, ...]]],
 ) -> None:
-    """Children die while the system gives their parent no file, or no process, for a new one; then it does again."""
+    """Kill child processes while the supervisor cannot open a file or fork; then allow both again."""
     for done in range(given.times):
-        # root may have any number of processes
+        # For root there is no limit of processes.
         which = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)[done % 2 if os.getuid() else 0]
         old = resource.prlimit(herd.pid, which)
-        # No more files than are open: a pipe for a child needs two.
+        # No more files than are open: the pipe of a child process needs two.
         resource.prlimit(herd.pid, which, (3 if which == resource.RLIMIT_NOFILE else 1, old[1]))
         mark = herd.mark()
         os.kill(dice.choice(herd.children()), signal.SIGKILL)
@@ -304,9 +305,9 @@ def refusals(
 
 
 KEPT = 4 * 65536
-"""Bytes of an output's end that a log may take.
+"""Most bytes that a log stores of an output's end.
 
-65,536 are kept, and what is no text is shown by its numbers.
+65,536 are kept, and bytes that are not text are stored as numbers, which need more space.
 """
 MEANINGLESS = (signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG)
 CAMPAIGNS = {
@@ -320,7 +321,7 @@ CAMPAIGNS = {
 }
 FLAGS = {"forks": ("--claim-size", "1")}
 DEATHS = {"forks", "kills"}
-"""Those that count children that ended, and not what was done to them."""
+"""Campaigns that count dead child processes, not the faults."""
 
 
 def _wait_empty(ask: Callable[..., list[tuple[object, ...]]]) -> None:

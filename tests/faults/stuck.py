@@ -1,8 +1,8 @@
-"""A handler in an endless C call, every signal blocked, with a grandchild that does the same.
+"""Run a handler in an endless C call that blocks every signal and forks a process that does the same.
 
-Both are gone and the job's row is settled within its timeout + 11 s at the default grace of 5 s;
-the other children never notice. Once with the grandchild in the child's process group, once escaped
-into a session of its own.
+Both are gone and the job's outcome is recorded within its timeout + 11 s, at the default grace of 5 s.
+The other workers are not disturbed. Tested once with the forked process in the worker's process
+group, and once after it has moved into its own session.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> int:
                         until = time.monotonic() + LIMIT
                         while len(read_ids(notes)) < 2 and time.monotonic() < until:
                             time.sleep(0.005)
-                        at = time.monotonic()  # a few ms after its start: what is measured is too short by that
+                        at = time.monotonic()  # A few ms after its start: the measured times are too short by these.
                         pids = read_ids(notes)
                         victims.add(pids[0])
                         for pid in pids:

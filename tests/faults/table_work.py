@@ -1,4 +1,4 @@
-"""The store of the faults: its handler writes one row in the transaction that holds the record."""
+"""The store of the fault campaigns: its handler writes one row in the transaction that holds the record."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ store = TableStore(
 
 @store.handler
 def work(record: dict[str, Any], connection: psycopg.Connection[Any]) -> None:
-    """Write, and take a while."""
+    """Write a row, then sleep for 5 ms."""
     connection.execute("INSERT INTO effects VALUES (%s)", (record["id"],))
     time.sleep(0.005)

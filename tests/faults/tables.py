@@ -1,10 +1,10 @@
-"""kill -9 of children, and of the sessions in which they work records of an application's table.
+"""Kill workers, and end their sessions, while they work on records of an application's table.
 
-Does every record's work stand there once?
+Is every record's work in the database exactly once?
 
-Each record's handler writes a row in the transaction that holds the record. So a row too many is a
-run that was committed without its state, and a row too few a state that was committed without its
-work.
+Each record's handler writes a row in the transaction that holds the record. So an additional row is
+a run that was committed without its state, and a missing row is a state that was committed without
+its work.
 """
 
 from __future__ import annotations

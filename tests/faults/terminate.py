@@ -1,9 +1,9 @@
-"""kill -TERM of a supervisor at random moments under load, again and again.
+"""Send SIGTERM to a supervisor at random times under load, many times.
 
-Each time: it exits with 0, no job is failed by it, none is left running, and what was cut off has
-its attempt back. Some are given little time to drain, so that jobs are cut off; some get the signal
-while they start; some are told once or twice more, by TERM or INT. At the end everything that was
-acknowledged has been done once.
+Each time it exits with 0, fails no job, leaves no job running, and does not count the attempts of
+interrupted jobs. Some supervisors have only 0.2 s to drain, so that jobs are interrupted. Some
+receive the signal while they start. Some receive TERM or INT once or twice more. At the end every
+acknowledged job has finished once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = [
 
 
 def tell_again(herd: Herd, dice: random.Random) -> int:
-    """Say it up to two times more, each time 1 to 800 ms after the last, as long as somebody hears it; return how often."""
+    """Send TERM or INT up to twice more, each 1 to 800 ms after the last, while the process runs; return how often."""
     told = 0
     for _ in range(dice.choice((0, 0, 1, 2))):
         time.sleep(dice.uniform(0.001, 0.8))
@@ -50,7 +50,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ground() as (_, dsn):
         report.on(dsn)
         with Herd(dsn, WORK, workers=given.workers):
-            pass  # makes the schema's kinds known
+            pass  # Registers the kinds in the schema.
         audit = Audit(dsn)
         codes: Counter[int] = Counter()
         patient: list[float] = []

@@ -1,10 +1,10 @@
-"""A million jobs among which some return at their timeout, give or take a millisecond.
+"""Run a million jobs, some of which return within a millisecond of their timeout.
 
-No timer rings in another job than its own.
+No timer ends a job other than its own.
 
-Where a timer is moved, disarmed and heard a moment late for each of so many jobs, one that rang for
-the wrong job would end it before its time. So every job that was ended for its timeout must have
-run for that long, and none of those that only pass by may be ended at all.
+A timer is set and disarmed for each of so many jobs, and its signal can arrive late. A timer that
+acted on the wrong job would end it before its timeout. So every job that was ended by its timeout
+must have run for that time, and no other job may be ended.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SELECT count(jobherd.enqueue(
   FROM generate_series(1, %s)"""
 ENDED = """
 SELECT kind, error_code, count(*), min(extract(epoch FROM finished_at - started_at))::double precision FROM jobherd.history GROUP BY 1, 2"""
-"""Of what goes well nothing is kept."""
+"""Completed jobs are not kept in the history."""
 TIMEOUT = 0.005
-"""Of `fault:edge`, in seconds."""
+"""Timeout of `fault:edge`, in seconds."""
 PATIENCE = 600.0
 """Seconds for a chunk of jobs."""
 ROUNDING = 0.0002
-"""By which an attempt may look shorter than it was.
+"""Seconds by which a recorded attempt may be too short.
 
-Its times are kept in microseconds, its deadline is the child's own clock.
+Its times are recorded in microseconds, and its deadline uses the worker's own clock.
 """
 
 

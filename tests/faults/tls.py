@@ -1,9 +1,9 @@
-"""Children by the hundred under a parent that speaks TLS.
+"""Fork hundreds of child processes under a supervisor that uses TLS.
 
-Its sessions live through every fork, and no two processes ever share one.
+Its sessions survive every fork, and no two processes ever share one.
 
-A copy of a TLS session that said goodbye, or wrote a record, would end the parent's or make it
-unreadable. Needs a server with TLS: Debian's, by JOBHERD_TEST_PG=15.
+If a copy of a TLS session sent its close message or any record, it would end the supervisor's
+session or make it unreadable. Needs a server with TLS: Debian's, by JOBHERD_TEST_PG=15.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ SELECT a.pid, a.backend_start::text, a.application_name, s.ssl, a.client_port
 
 
 def fork_often(dsn: str, folder: Path, *, forks: int, workers: int = 2) -> dict[str, Any]:
-    """Fork so many children under one parent and say what was seen; raises AssertionError for what must not be."""
+    """Fork `forks` child processes under one supervisor; return the counts. Raises AssertionError if a check fails."""
     (folder / "jobs.py").write_text(HANDLERS)
     with Herd(dsn, folder, workers=workers) as herd, psycopg.connect(dsn, autocommit=True) as connection:
 
         def parents() -> set[tuple[int, str]]:
             rows = connection.execute(SESSIONS).fetchall()
-            assert all(row[3] for row in rows), "a session without TLS"
-            assert len({row[4] for row in rows}) == len(rows), "each session is a connection of its own"
+            assert all(row[3] for row in rows), "a session does not use TLS"
+            assert len({row[4] for row in rows}) == len(rows), "two sessions share a connection"
             return {(row[0], row[1]) for row in rows if row[2].startswith("jobherd:supervisor:")}
 
         before = parents()
-        assert before, "the parent has sessions"
+        assert before, "the supervisor has no sessions"
         born, killed, ran = workers, 0, 0
         while born < forks + workers:
             since = herd.mark()
-            if born % 5 == 0:  # now and then one dies in the middle of what it does, and cannot let go of anything
+            if born % 5 == 0:  # Every fifth round a worker dies at a random time and cannot close its session.
                 os.kill(herd.worker_pids()[-1], signal.SIGKILL)
                 killed += 1
                 wanted = 1
@@ -73,7 +73,7 @@ def fork_often(dsn: str, folder: Path, *, forks: int, workers: int = 2) -> dict[
                 connection.execute("SELECT pg_sleep(0.01)")
             assert time.monotonic() < until, f"job {job[0]} did not run"
             ran += 1
-            assert parents() == before, "the parent lost a session by a fork"
+            assert parents() == before, "the supervisor lost a session after a fork"
         lost = [event.line for event in herd.events if "SSL" in event.line or "the database is back" in event.message]
         assert not lost, lost[:3]
         assert herd.stop() == 0

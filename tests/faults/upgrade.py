@@ -1,12 +1,13 @@
-"""A rolling upgrade.
+"""Upgrade supervisors one after another under load.
 
-Supervisors of an earlier commit run while this version migrates their database and takes over, one
-after the other.
+Supervisors of an earlier commit run while this version migrates their database; then supervisors of
+this version replace them one after another.
 
-The earlier code comes from `git worktree` (--commit; by default the last one whose migrations are
-fewer). What the contract says: migrations are forward only, whoever is newer migrates; older
-supervisors that run go on, told of jobs or by their poll, until they are replaced; an older one
-does not start on a newer schema, and says why. Nothing is lost and nothing ends twice.
+The earlier code is a `git worktree` of the last commit with fewer migrations (--behind N: the last
+commit before the latest N migrations). The contract: migrations are forward only, and the newer
+version migrates. Running older supervisors continue, woken by notifications or their poll, until
+they are replaced. An older supervisor does not start on a newer schema, and logs why. Nothing is lost
+and nothing ends twice.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def git(*words: str) -> str:
 
 @contextlib.contextmanager
 def earlier(behind: int) -> Iterator[tuple[str, Path]]:
-    """Give the last commit before the latest so many migrations, and a checkout of it."""
+    """Yield the last commit before the latest `behind` migrations, and a checkout of it."""
     added = git("log", "--first-parent", "--diff-filter=A", "--format=%h", "--", *LATER).split() if LATER else []
     if len(added) < behind:
         sys.exit("there is no migration after the baseline yet: nothing to upgrade")

@@ -1,4 +1,4 @@
-"""The handlers of the faults: jobs of mixed length, and some that do their best not to end."""
+"""Handlers of the fault campaigns: jobs of mixed length, and some that resist being stopped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import uuid
 
 from jobherd import Job, handler
 
-if "FAULT_CLOCK" in os.environ:  # only workers come by here: their clock goes wrong by itself
+if "FAULT_CLOCK" in os.environ:  # Only workers import this module: their clock differs from the supervisor's.
     os.environ["FAKETIME_TIMESTAMP_FILE"] = os.environ["FAULT_CLOCK"]
 
 
-signal.signal(signal.SIGURG, lambda *_: None)  # what nobody handles breaks off no wait: see `stress storm`
+signal.signal(signal.SIGURG, lambda *_: None)  # A signal without a handler interrupts no wait: see `stress storm`.
 
 
 @handler("fault:quick", max_attempts=1000, max_crashes=1000, backoff="1s")
@@ -28,9 +28,9 @@ def quick() -> None:
 
 @handler("fault:wear", max_attempts=1000, max_crashes=1000, backoff="1s")
 def wear() -> str:
-    """Leave the process as no next job may find it: it is replaced.
+    """Change the process state so that the worker must be replaced.
 
-    Return what no other child may draw.
+    Return random values that no other worker may return.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     return f"{random.random()} {secrets.token_hex(8)} {uuid.uuid4()} {uuid.uuid1()}"
@@ -38,7 +38,7 @@ def wear() -> str:
 
 @handler("fault:pours", max_attempts=1, timeout="10m")
 def pours(megabytes: int) -> None:
-    """Write so much to both streams, without an end of line, and no text."""
+    """Write `megabytes` blocks of 1 MB to both streams: no line ends, and not valid text."""
     block = bytes(range(11, 256)) * 4096
     for _ in range(megabytes):
         os.write(1, block)
@@ -47,16 +47,16 @@ def pours(megabytes: int) -> None:
 
 @handler("fault:sleep", max_attempts=1000, max_crashes=1000, backoff="1s")
 def sleep(seconds: float) -> str:
-    """Wait, as a job that speaks with others does."""
+    """Sleep, as a job does that waits for another service."""
     time.sleep(seconds)
     return "slept"
 
 
 @handler("fault:wait", max_attempts=1000, max_crashes=1000, backoff="1s")
 def wait(seconds: float) -> str:
-    """Wait as well, and under a clock that is made wrong.
+    """Wait in a way that works under a wrong clock.
 
-    There `time.sleep` is refused as an invalid argument.
+    There `time.sleep` fails with an invalid argument.
     """
     select.select([], [], [], seconds)
     return "waited"
@@ -64,7 +64,7 @@ def wait(seconds: float) -> str:
 
 @handler("fault:edge", timeout="5ms", max_attempts=1, keep_completed=0)
 def edge(seconds: float) -> None:
-    """Return at the timeout, or a moment before or after it."""
+    """Compute for `seconds`, which ends at the timeout or 1 ms before or after it."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         pass
@@ -72,19 +72,19 @@ def edge(seconds: float) -> None:
 
 @handler("fault:brief", timeout="1m", max_attempts=1, keep_completed=0)
 def brief(seconds: float) -> None:
-    """Be gone at once."""
+    """Return at once."""
 
 
 @handler("fault:alone", exclusive=True, max_attempts=1000, max_crashes=1000, backoff="1s", timeout="10m")
 def alone(seconds: float) -> str:
-    """Wait, and never while another host might run the same."""
+    """Sleep, as an exclusive job: never while another host may run it."""
     time.sleep(seconds)
     return "alone"
 
 
 @handler("fault:burn", max_attempts=1000, max_crashes=1000, backoff="1s", timeout="10m")
 def burn(seconds: float) -> int:
-    """Compute for so long."""
+    """Compute for `seconds`."""
     until, rounds = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         rounds += sum(number * number % 7 for number in range(1000)) > 0
@@ -93,13 +93,13 @@ def burn(seconds: float) -> int:
 
 @handler("fault:effect", transactional=True, max_attempts=1000, max_crashes=1000, backoff="10ms")
 def effect(job: Job) -> None:
-    """Leave a row, in the transaction that completes the job."""
+    """Write a row in the transaction that completes the job."""
     job.connection.execute("INSERT INTO audit.effects (job, attempt) VALUES (%s, %s)", [job.id, job.attempt])
 
 
 @handler("fault:flaky", max_attempts=1000, max_crashes=1000, backoff="10ms")
 def flaky(job: Job, times: int = 1) -> None:
-    """Fail so often, then succeed; and print something each time."""
+    """Fail `times` times, then succeed; print a line each time."""
     print(f"attempt {job.attempt} of {job.id}")
     if job.attempt <= times:
         raise ConnectionError("not yet")
@@ -107,7 +107,7 @@ def flaky(job: Job, times: int = 1) -> None:
 
 @handler("fault:line", max_attempts=1000, max_crashes=1000, backoff="10ms")
 def line(job: Job, path: str) -> None:
-    """Say that it starts and that it ends, in a file that nobody can tear."""
+    """Append a line to a file at the start and at the end, each with one write: a kill leaves no partial line."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND)
     os.write(fd, b"start %d %d\n" % (os.getpid(), job.id))
     time.sleep(0.0003)
@@ -117,7 +117,7 @@ def line(job: Job, path: str) -> None:
 
 @handler("fault:plain", max_attempts=1000, max_crashes=1000, backoff="10ms")
 def plain(path: str, n: int) -> None:
-    """Say the same, as a job that the loop of short jobs takes, and whether it was that loop."""
+    """Append the same lines, as a job that the loop of short jobs accepts, and record which loop ran it."""
     way = b"short" if sys._getframe(1).f_code.co_filename.endswith("short_jobs.py") else b"ordinary"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND)
     os.write(fd, b"start %d %d %s\n" % (os.getpid(), n, way))
@@ -128,25 +128,25 @@ def plain(path: str, n: int) -> None:
 
 @handler("fault:noted", max_attempts=1000, max_crashes=1000, backoff="10ms")
 def noted(job: Job, path: str, seconds: float) -> None:
-    """Wait, and say when the run began and when it ended: see `runs.py`."""
+    """Sleep, and record when the run began and ended: see `runs.py`."""
     _tell_run(job, path, seconds)
 
 
 @handler("fault:noted-alone", exclusive=True, max_attempts=1000, max_crashes=1000, backoff="10ms", timeout="10m")
 def noted_alone(job: Job, path: str, seconds: float) -> None:
-    """The same, and never while another host might run it."""
+    """Do the same as an exclusive job: never while another host may run it."""
     _tell_run(job, path, seconds)
 
 
 @handler("fault:deadly", backoff="10ms")
 def deadly() -> None:
-    """End the process that runs it, as a library with a bug does."""
+    """Crash the worker, as a library with a bug does."""
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 @handler("fault:stubborn", max_attempts=1000, max_crashes=1000, timeout="1h")
 def stubborn(path: str) -> None:
-    """Ignore SIGTERM and every exception, with a grandchild that does the same; both write their pids to a file."""
+    """Ignore SIGTERM and every exception, as does a process that it forks; both write their pids to a file."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _note(path, os.getpid())
     if os.fork() == 0:
@@ -157,7 +157,10 @@ def stubborn(path: str) -> None:
 
 @handler("fault:deaf", max_attempts=1, timeout="2s")
 def deaf(path: str, escape: bool = False) -> None:
-    """An endless C call with every signal blocked, and a grandchild that does the same, in a session of its own if it is to escape."""
+    """Block every signal and call a C function that never returns, as does a process that it forks.
+
+    With `escape` the forked process has its own session.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     _note(path, os.getpid())
     if os.fork() == 0:
@@ -179,7 +182,7 @@ def _tell_run(job: Job, path: str, seconds: float) -> None:
 
 
 def _sit() -> None:
-    # holds the interpreter's lock: no Python code runs meanwhile, not even a signal handler's
+    # PyDLL keeps the interpreter's lock: no Python code runs meanwhile, not even a signal handler.
     libc = ctypes.PyDLL(None)
     while True:
         try:

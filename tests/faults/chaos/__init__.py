@@ -1,4 +1,4 @@
-"""Faults of every sort at once, drawn from a seed.
+"""Faults of every kind at the same time, drawn from a seed.
 
 `python -m tests.faults.chaos`, or `make chaos`.
 """

@@ -1,14 +1,19 @@
-"""A seeded mix of every fault, several a second, over two supervisors, their network and their server: `make chaos SEED=... MINUTES=...`
+"""Mix all faults, several a second, over two supervisors and their server: `make chaos SEED=... MINUTES=...`
 
-Faults do not wait for each other: children are killed while others are frozen, while the server
-restarts, while a supervisor starts. Producers write down outside the database what they were
-acknowledged. Looked at meanwhile: no row runs that nobody is at, nothing completes twice. At the
-end, when all has been taken back: everything acknowledged is over, once; what a job's transaction
-wrote is there exactly once; every attempt is explained; no process and no session is left.
+The faults are drawn from a seed and affect the supervisors, their network and their server. Faults do
+not wait for each other: child processes are killed while others are frozen, while the server
+restarts, while a supervisor starts. Producers write the ids of acknowledged jobs to files outside the
+database.
 
-A run may be ended at any time by TERM or Ctrl-C: it is judged by what was done until then. Each
-leaves a line in .bench/chaos/runs.jsonl, from which `make chaos-page` makes docs/project/fault-campaigns.md,
-and a journal of its faults beside it; a red one, the steps of the jobs concerned as well.
+Checked meanwhile: no row is running without a process that runs it, and no job completes twice.
+Checked at the end, when all faults are taken back: every acknowledged job has finished once; what a
+job's transaction wrote exists exactly once if the job completed, and not otherwise; every attempt is
+explained; no process and no session is left.
+
+You can end a run at any time with TERM or Ctrl-C. It is then judged by what was done so far. Each run
+adds a line to .bench/chaos/runs.jsonl, from which `make chaos-page` makes
+docs/project/fault-campaigns.md, and a journal of its faults next to it. A failed run also leaves the
+steps of the jobs concerned.
 """
 
 from __future__ import annotations
@@ -78,7 +83,7 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
     journal = folder_of("chaos") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{given.seed}.jsonl"
     with ground() as (cluster, dsn):
         report.on(dsn)
-        with Herd(dsn, WORK, workers=1) as first:  # it makes the kinds known
+        with Herd(dsn, WORK, workers=1) as first:  # It registers the kinds.
             base = files_of(first)
         audit = Audit(dsn)
         audit.run(INSTALL)
@@ -167,20 +172,20 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
 
 
 def settle(storm: Storm, audit: Audit) -> bool:
-    """Wait until all jobs are over; those that would wait for long are asked for."""
+    """Wait until all jobs have finished and both supervisors run; return whether they did within the limit."""
     until = time.monotonic() + 3 * LIMIT
     while time.monotonic() < until:
         storm.rest()
         with contextlib.suppress(psycopg.OperationalError):
-            # Who was told to leave in the last moment is up, and its successor may not be there
-            # yet: neither leaves with 0 when asked.
+            # A supervisor that was terminated just before still runs, and its successor may not run
+            # yet: neither exits with 0 when it is terminated now.
             if not audit.waiting() and all(farm.is_up() and not farm.leaving for farm in storm.farms):
                 return True
     return False
 
 
 def pace(storm: Storm, audit: Audit) -> float:
-    """Return how many jobs a second both do while nothing is done to them, from the first that is put in to the end of the last."""
+    """Return the jobs per second of both supervisors without faults, from the first enqueue to the last end."""
     begun = time.monotonic()
     storm.extra += [
         job for (job,) in audit.run("SELECT jobherd.enqueue('chaos:quick') FROM generate_series(1, %s)", PACED)
@@ -191,7 +196,7 @@ def pace(storm: Storm, audit: Audit) -> float:
 
 
 def marked(mark: str) -> Counter[str]:
-    """The processes that have this in their environment, other than those of the harness."""
+    """Count the processes with this chaos folder in their environment, by command line."""
     found: Counter[str] = Counter()
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):

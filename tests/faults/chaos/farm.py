@@ -1,6 +1,6 @@
-"""One supervisor at a time behind a proxy of its own, and a new one whenever it is dead.
+"""Runs one supervisor at a time behind its own proxy, and starts a new one whenever it is dead.
 
-Knows nothing of why it died, only whether it was to.
+It does not depend on why a supervisor died, only on whether it was allowed to.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ FLAGS = (
     "--db-retry-initial", "100ms", "--db-retry-max", "1s",
 )  # fmt: skip
 GLANCE = 0.5
-"""Seconds between two looks for what a dead supervisor has left behind.
+"""Seconds between two searches for processes that a dead supervisor has left behind.
 
-Each goes through all processes of the machine.
+Each search reads all processes of the machine.
 """
 
 
 CANARY = "canary-4f1c0e"
-"""A secret: it is the password of each DSN and stands in payloads, and may be in no line of a log."""
+"""A secret, used as the password of each DSN and in payloads. No log line may contain it."""
 TOLD = 40
-"""Lines of the log that are shown of a traceback."""
+"""Log lines to show from a traceback on."""
 
 
 class Farm:
-    """A place for supervisors. `wrong` is called with what must not happen."""
+    """A place for supervisors. It calls `wrong` with a text if an invariant is broken."""
 
     def __init__(
         self, dsn: str, number: int, *flags: str, workers: int, env: dict[str, str], wrong: Callable[[str], None]
@@ -54,7 +54,7 @@ class Farm:
         self.gone: list[float] = []
         """Seconds from the death of each supervisor until no process of it was left."""
         self.lines = 0
-        """What those that are dead have logged, their children's lines included."""
+        """Log lines of dead supervisors, those of their child processes included."""
         self.begin_at = 0.0
         self._flags, self._workers, self._env, self._wrong = flags, workers, env, wrong
         self._orphans: dict[int, tuple[Herd, float]] = {}
@@ -65,7 +65,7 @@ class Farm:
     def begin(self) -> None:
         self.supervisors += 1
         self.frozen = self.leaving = False
-        self._allowed = {-signal.SIGKILL}  # at a named point: nobody knows whose
+        self._allowed = {-signal.SIGKILL}  # A kill at a named point can hit any supervisor.
         self.herd = Herd(
             make_conninfo(self.proxy.dsn, password=CANARY),
             WORK,
@@ -77,7 +77,7 @@ class Farm:
         )
 
     def is_up(self) -> bool:
-        """Whether a supervisor runs there, with a child that has been ready."""
+        """Whether a supervisor runs there, one of whose child processes has become ready."""
         return (
             self.herd is not None
             and self.herd.process.poll() is None
@@ -85,7 +85,7 @@ class Farm:
         )
 
     def signal(self, what: signal.Signals, *allowed: int) -> list[int]:
-        """Send it to the supervisor, which may leave with one of these codes from now on; return its children."""
+        """Send a signal to the supervisor, which may now also exit with these codes; return its child processes."""
         assert self.herd is not None
         self._allowed.update(allowed)
         children = self.herd.children()
@@ -93,7 +93,7 @@ class Farm:
         return children
 
     def tend(self, *, again: bool = True) -> None:
-        """Clear up after a supervisor that has left, and begin another when it is time."""
+        """Clear up after a supervisor that has exited, and start a new one when it is time."""
         now = time.monotonic()
         if self.herd is None:
             if again and now >= self.begin_at:
@@ -109,9 +109,9 @@ class Farm:
             self._look_for_orphans()
 
     def _listen_to_the_end(self, herd: Herd) -> None:
-        """When nobody is left to say anything.
+        """Read the rest of a supervisor's log, once all its processes are gone.
 
-        Its log does not end while one of its children is frozen.
+        The log does not end while one of its child processes is frozen.
         """
         herd.wait()
         lines = [event.line for event in herd.events]
@@ -132,7 +132,7 @@ class Farm:
                 session = os.getsid(int(name))
                 if session in left:
                     with suppress(ChildProcessError):
-                        os.waitpid(int(name), os.WNOHANG)  # its parent is dead, and we are the reaper of its orphans
+                        os.waitpid(int(name), os.WNOHANG)  # Its supervisor is dead, and this process reaps its orphans.
                     left[session] += is_running(int(name))
         for session, count in left.items():
             if not count:
@@ -141,7 +141,7 @@ class Farm:
                 self._listen_to_the_end(herd)
 
     def leave(self) -> int | None:
-        """Have the last one drain; return its exit code, and leave nothing behind."""
+        """Drain the last supervisor and wait until all processes are gone; return its exit code."""
         code = None
         if self.herd is not None:
             try:
@@ -162,11 +162,11 @@ class Farm:
         return code
 
     def descriptors(self) -> tuple[int, int]:
-        """How many files the supervisor has open, and how many children it has."""
+        """How many open files and how many child processes the supervisor has."""
         return files_of(self.herd) if self.herd is not None else (0, 0)
 
     def close(self) -> None:
-        """Destroy what is left, and the proxy."""
+        """Kill the remaining supervisor, and stop the proxy."""
         if self.herd is not None:
             with suppress(Exception):
                 self.herd.__exit__(RuntimeError, None, None)
@@ -175,5 +175,5 @@ class Farm:
 
 
 def files_of(herd: Herd) -> tuple[int, int]:
-    """How many files a supervisor has open, and how many children it has."""
+    """How many open files and how many child processes a supervisor has."""
     return len(os.listdir(f"/proc/{herd.pid}/fd")), len(herd.children())

@@ -1,10 +1,10 @@
-"""What is done to the fleet, the server and the network between them, and how often: a table.
+"""The table of faults in the fleet, the server and the network between them, and how often each is drawn.
 
-Each is done in a moment and taken back later.
+A fault takes effect at once and is taken back later.
 
-Whoever does it returns whom it hit, or None if there was nobody. What lasts (a stopped process, a
-silent network) is taken back by `storm.later`, so that the next faults meet it. A deed is what an
-operator does, and no fault: it is counted apart.
+Its function returns what it hit, or None if there was nothing to hit. `storm.later` takes back
+lasting faults (a stopped process, a silent network), so that the next faults meet them. A deed is an
+operator's action and not a fault: deeds are counted separately.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hit:
-    """What was hit. pids.
+    """What a fault hit.
 
-    The children whose jobs must come back. lasts: seconds until it was taken back.
+    Args:
+        target: Text for the journal.
+        pids: The child processes whose jobs must become ready again.
+        lasts: Seconds until the fault is taken back.
     """
 
     target: str
@@ -37,7 +40,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Fault:
-    """A line of the table. weight: how often it is drawn. deed: it is none."""
+    """A row of the table. weight: how often it is drawn. deed: whether it is an operator's action."""
 
     name: str
     weight: float
@@ -45,7 +48,7 @@ class Fault:
     deed: bool = False
 
 
-# -- processes
+# -- Processes
 
 
 def _end_child(storm: Storm, what: signal.Signals) -> Hit | None:
@@ -76,7 +79,7 @@ def kill_parent(storm: Storm) -> Hit | None:
 
 
 def end_parent(storm: Storm) -> Hit | None:
-    """TERM, sometimes a second one soon, or QUIT."""
+    """Send TERM, INT or QUIT, sometimes again 0.5 to 1.5 s later."""
     farm = storm.farm(ready=True)
     if farm is None:
         return None
@@ -120,13 +123,13 @@ def ask_state(storm: Storm) -> Hit | None:
 
 def _tell_parent(storm: Storm, what: signal.Signals) -> Hit | None:
     farm = storm.farm(ready=True)
-    if farm is None or farm.leaving:  # in its last moment a signal finds the interpreter's own answers again
+    if farm is None or farm.leaving:  # Just before its exit, Python's default handlers are back.
         return None
     farm.signal(what)
     return Hit(f"{what.name} to supervisor {farm.number}")
 
 
-# -- the server
+# -- The server
 
 OTHERS: Final = (
     "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
@@ -147,7 +150,7 @@ def cancel_statement(storm: Storm) -> Hit | None:
 
 
 def kill_session(storm: Storm) -> Hit | None:
-    """kill -9 of one server process: the server ends all others and recovers."""
+    """Kill one server process with SIGKILL: the server ends all others and recovers."""
     rows = storm.run(f"SELECT pid {OTHERS}")
     if not rows:
         return None
@@ -173,7 +176,7 @@ def lock_table(storm: Storm) -> Hit | None:
 
 
 def refuse_commits(storm: Storm) -> Hit | None:
-    """Half of what moves a claim answers, and is refused when it is to be committed."""
+    """Reject half of the transactions that change a claim: the statement succeeds, and its commit fails."""
     lasts = storm.span(0.05, 1.0)
     rows = storm.run(
         "UPDATE audit.refusals SET until = clock_timestamp() + make_interval(secs => %s) RETURNING until", lasts
@@ -188,7 +191,7 @@ def forget_supervisor(storm: Storm) -> Hit | None:
     return Hit(f"row of supervisor {rows[0][0]}") if rows else None
 
 
-# -- the network
+# -- The network
 
 
 def cut_one(storm: Storm) -> Hit | None:
@@ -219,7 +222,7 @@ def silence(storm: Storm) -> Hit | None:
     return Hit(f"of supervisor {farm.number}", lasts=lasts)
 
 
-# -- at named points
+# -- Named points
 
 
 def kill_at_point(storm: Storm) -> Hit | None:
@@ -231,12 +234,12 @@ def delay_at_point(storm: Storm) -> Hit | None:
 
 
 def _at_point(storm: Storm, what: str) -> Hit | None:
-    """Wait for somebody to come along: counted when it has happened."""
+    """Arm a point for the next process that reaches it. It is counted when it has taken effect."""
     storm.arm(what)
     return None
 
 
-# -- what operators do
+# -- Operators
 
 
 def _deed(storm: Storm, statement: str) -> Hit | None:
@@ -254,7 +257,7 @@ def cancel(storm: Storm) -> Hit | None:
 
 
 def retry(storm: Storm) -> Hit | None:
-    """Only what did not complete: what did would complete twice, as it should."""
+    """Retry only jobs that did not complete: a completed job would rightly complete twice."""
     return _deed(
         storm,
         "SELECT jobherd.retry(id), id FROM (SELECT id FROM jobherd.history WHERE state IN ('failed', 'cancelled')"
@@ -263,9 +266,9 @@ def retry(storm: Storm) -> Hit | None:
 
 
 def delete(storm: Storm) -> Hit | None:
-    """Only of kinds of whose jobs nobody asks for the history at the end.
+    """Delete a job, only of kinds whose history is not checked at the end.
 
-    What became of them stands in the audit.
+    The audit contains the final states of these jobs.
     """
     return _deed(
         storm,

@@ -1,8 +1,8 @@
-"""The storm: draws faults from a seed, does them to two supervisors on one server, takes back what lasts, and looks on meanwhile.
+"""Draws faults from a seed, injects them into two supervisors on one server, and checks meanwhile.
 
-One thread does it all, so a fault cannot wait for another; what takes time is begun now and ended
-by `later`. The seed says what is drawn and how long it lasts; when the others come along is theirs
-to say, so a run cannot be repeated move by move.
+One thread does all of it, so a fault cannot wait for another. A lasting fault begins now and `later`
+takes it back. The seed determines which faults are drawn and how long they last, but not when a
+process reaches a named point. So a run cannot be repeated step by step.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from tests.support.postgres import Cluster
 
 PENDING = 4
-"""Tokens that lie at named points at one time: everybody looks for them at each point."""
+"""Most armed points at a time. Each process checks for tokens at each point, which costs time."""
 LOOK = 2.0
 SHUTDOWN = 15.0
-"""Seconds that the server has for a fast shutdown."""
+"""Seconds that the server gets for a fast shutdown."""
 STUCK = 45.0
-"""Seconds for which no row may run that nobody is at, on a machine with better things to do.
+"""Longest time in seconds for which a row may be running without a process, on a busy machine.
 
-The promise is shorter; what was seen is printed.
+The guarantee is shorter. The measured times are printed.
 """
 OWNERLESS = """
 SELECT r.child, r.token, coalesce(c.pid, 0) FROM jobherd.running r LEFT JOIN jobherd.children c ON c.id = r.child"""
@@ -56,7 +56,7 @@ SELECT jobherd.enqueue('chaos:line', '{"seconds": 0.001}', '{"queue": "bulk"}') 
 
 @dataclass
 class Event:
-    """What was done: number, seconds since the epoch, what, to whom."""
+    """A fault or deed: number, seconds since the epoch, name, target."""
 
     number: int
     at: float
@@ -68,7 +68,7 @@ class Event:
 
 
 class Storm:
-    """Everything that is under way. `faults` counts the true ones, `deeds` the rest."""
+    """All faults in effect. `faults` counts the faults, `deeds` the actions of operators."""
 
     def __init__(
         self, cluster: Cluster, dsn: str, folder: Path, *, seed: int, rate: float, workers: int, journal: Path
@@ -80,10 +80,10 @@ class Storm:
         self.deeds: Counter[str] = Counter()
         self.wrongs: list[str] = []
         self.extra: list[int] = []
-        """Jobs that the storm itself was acknowledged."""
+        """Acknowledged jobs that the storm itself enqueued."""
         self.ownerless: list[float] = []
         self.started: list[float] = []
-        """When the server was there again, each time."""
+        """Times at which the server was up again."""
         self._journal = journal.open("a")
         self._later: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count(1)
@@ -99,13 +99,13 @@ class Storm:
             Farm(dsn, number + 1, *flags[number % 2], workers=workers, env=env, wrong=self.wrong) for number in range(2)
         ]
 
-    # -- for the faults
+    # -- For the faults
 
     def span(self, low: float, high: float) -> float:
         return self.dice.uniform(low, high)
 
     def farm(self, *, ready: bool = False) -> Farm | None:
-        """One that runs; with `ready` one whose children have been ready."""
+        """A random running farm, or with `ready` one whose supervisor is up; None if there is none."""
         up = [
             farm
             for farm in self.farms
@@ -114,13 +114,13 @@ class Storm:
         return self.dice.choice(up) if up else None
 
     def child(self) -> int | None:
-        """Any child: workers, the maintenance process, one that just boots."""
+        """A random child process: a worker, a maintenance process, or one that is starting."""
         farm = self.farm()
         pids = farm.herd.children() if farm is not None and farm.herd is not None else []
         return self.dice.choice(pids) if pids else None
 
     def send(self, pid: int, what: signal.Signals, *, undo: signal.Signals | None = None, after: float = 0.0) -> bool:
-        """Send a signal, and another one to the same process later; return whether there was one."""
+        """Send a signal, and another one to the same process later; return whether the process existed."""
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -146,7 +146,7 @@ class Storm:
         heapq.heappush(self._later, (time.monotonic() + seconds, next(self._numbers), do))
 
     def run(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Execute a statement; nothing comes of it while the server is away or its tables are locked."""
+        """Execute a statement; return no rows while the server is down or its tables are locked."""
         try:
             if self._connection is None:
                 self._connection = psycopg.connect(
@@ -166,7 +166,7 @@ class Storm:
             return []
 
     def run_surely(self, statement: str) -> None:
-        """Execute a statement that returns a row, now or later."""
+        """Execute a statement that returns a row; repeat it every 0.5 s until it does."""
         if not self.run(statement):
             self.later(0.5, lambda: self.run_surely(statement))
 
@@ -179,8 +179,8 @@ class Storm:
             try:
                 self.cluster.stop(how, patience=SHUTDOWN)  # type: ignore[arg-type]
             except subprocess.TimeoutExpired:
-                # PostgreSQL 18, told to stop while it recovers from a dead backend, waits for a
-                # checkpointer that nobody tells to end.
+                # If PostgreSQL 18 gets a shutdown while it recovers from a dead backend, it waits for
+                # a checkpointer that receives no request to exit.
                 how = "kill"
         if how == "kill":
             self.cluster.kill()
@@ -202,7 +202,7 @@ class Storm:
         self._suspects.clear()
 
     def hold_lock(self, statement: str, lasts: float) -> bool:
-        """Lock something in a session of its own for so long."""
+        """Hold a lock in a separate session for `lasts` seconds."""
         try:
             connection = psycopg.connect(self.dsn, connect_timeout=5, options="-c lock_timeout=300ms")
             self.locks.append(connection)
@@ -213,7 +213,7 @@ class Storm:
         return True
 
     def arm(self, what: str) -> None:
-        """Put a token at some point; whoever comes along takes it."""
+        """Put a token at a random point; the next process that reaches the point takes it."""
         if len(self._tokens) < PENDING:
             name = self.dice.choice(sorted(CORE))
             if name.startswith("parent:") and (what.startswith("delay") or self.dice.random() < 0.7):
@@ -226,20 +226,20 @@ class Storm:
         return Hit(f"{len(rows)} jobs") if rows else None
 
     def wrong(self, what: str) -> None:
-        """Note what must not happen."""
+        """Record a broken invariant."""
         self.wrongs.append(what)
         self._write({"wrong": what, "at": time.time()})
 
-    # -- itself
+    # -- The run
 
     def begin(self) -> None:
-        """Have both supervisors run."""
+        """Start both supervisors, and wait until they are up."""
         for farm in self.farms:
             farm.begin()
         self._wait_up()
 
     def blow(self, seconds: float, most: int, stopped: Callable[[], bool]) -> None:
-        """Do faults for so long, or so many."""
+        """Inject faults for `seconds`, or until there were `most`."""
         until, due = time.monotonic() + seconds, time.monotonic()
         while time.monotonic() < until and sum(self.faults.values()) < most and not stopped() and not self.wrongs:
             self._tend()
@@ -249,7 +249,7 @@ class Storm:
             time.sleep(max(0.0, min(0.01, due - time.monotonic())))
 
     def calm(self) -> None:
-        """Take back everything, and have both supervisors run."""
+        """Take back all faults, and wait until both supervisors are up."""
         for token in self._tokens:
             token.unlink(missing_ok=True)
         self._collect_tokens()
@@ -267,7 +267,7 @@ class Storm:
             time.sleep(0.05)
 
     def rest(self) -> None:
-        """Look on without doing anything, for a moment."""
+        """Check without faults, then wait for 0.1 s."""
         self._tend()
         time.sleep(0.1)
 
@@ -314,16 +314,18 @@ class Storm:
             if pid := self._points.taken(token):
                 del self._tokens[token]
                 taken = token.with_name(f"{token.name}:{pid}")
-                self.later(10.0, functools.partial(taken.unlink, missing_ok=True))  # whoever took it reads it only now
+                self.later(
+                    10.0, functools.partial(taken.unlink, missing_ok=True)
+                )  # The process that took it may read it only now.
                 self._count(AT_POINT[what.split()[0]], Hit(f"{token.name}, process {pid}"), at=time.time())
 
     def _look(self) -> None:
-        """Does a row run that nobody is at? Has a job completed twice?"""
+        """Check whether a row is running without a process, and whether a job completed twice."""
         rows = self.run("SELECT coalesce(max(number), 0) FROM audit.steps")
         if rows:
             for (job,) in self.run(TWICE, self._seen):
                 self.wrong(f"job {job} completed twice")
-            self._seen = max(self._seen, rows[0][0] - 2000)  # numbers are given before their commit
+            self._seen = max(self._seen, rows[0][0] - 2000)  # Numbers are assigned before their commit.
         now, suspects = time.monotonic(), {}
         if any(farm.frozen for farm in self.farms):
             self._suspects.clear()

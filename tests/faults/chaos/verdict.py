@@ -1,6 +1,6 @@
-"""What must hold when the storm is over, and how long it took to recover from each sort of fault.
+"""Checks the invariants after the storm, and measures how long recovery from each kind of fault took.
 
-Reads the audit; changes nothing.
+Reads the audit and changes no job.
 """
 
 from __future__ import annotations
@@ -97,14 +97,15 @@ WITH held AS (
 SELECT name, extract(epoch FROM moved - at)::double precision * 1000 FROM next WHERE moved > at AND step NOT IN {OVER}"""
 MOST_SHOWN = 200
 EACH, SPARE = 4, 8
-"""Files that a supervisor may have open for each child more, and beside."""
+"""Files that a supervisor may have open for each additional child process, and in addition."""
 RESUMED = "SELECT extract(epoch FROM min(at))::double precision FROM audit.steps WHERE step = 'claimed' AND at > to_timestamp(%s)"
 
 
 def recoveries(audit: Audit, events: Iterable[Event], started: Iterable[float]) -> dict[str, list[float]]:
-    """Milliseconds by sort of fault.
+    """Return recovery times in milliseconds by kind of fault.
 
-    Until what the dead held could be claimed again, until anything was claimed again.
+    After a death: until the process's claimed jobs could be claimed again. After a start of the server:
+    until the next claim.
     """
     with audit.connection.cursor() as cursor:
         cursor.executemany(
@@ -121,7 +122,7 @@ def recoveries(audit: Audit, events: Iterable[Event], started: Iterable[float]) 
 
 
 def judge(report: Report, audit: Audit, acknowledged: Sequence[int], notes: Path, *, over: bool) -> set[int]:
-    """Every invariant, each a line. Return the jobs of which one is broken."""
+    """Check every invariant, one line of the report each; return the jobs that break one."""
 
     concerned: set[int] = set()
 
@@ -148,10 +149,11 @@ def judge(report: Report, audit: Audit, acknowledged: Sequence[int], notes: Path
 
 
 def judge_rest(report: Report, audit: Audit, *, base: tuple[int, int], now: Sequence[tuple[int, int]]) -> None:
-    """What must hold of supervisors that nobody does anything to any more, while they are there.
+    """Check the running supervisors after the last fault.
 
-    base: how many files one that had just started had open, and how many children. now: those of
-    each.
+    Args:
+        base: Open files and child processes of a supervisor that had just started.
+        now: Open files and child processes of each supervisor.
     """
     idle = audit.run(IDLE)
     report.holds("no session of ours is idle in a transaction", not idle, idle[:5] if idle else "")
@@ -164,7 +166,7 @@ def judge_rest(report: Report, audit: Audit, *, base: tuple[int, int], now: Sequ
 
 
 def judge_pages(report: Report, audit: Audit) -> None:
-    """Whether every index and every table is what it should be, where the server can tell."""
+    """Check every index and table for corruption, if the server has amcheck."""
     if not audit.run("SELECT name FROM pg_available_extensions WHERE name = 'amcheck'"):
         report.fact("amcheck", "this server has none")
         return
@@ -179,16 +181,16 @@ def judge_pages(report: Report, audit: Audit) -> None:
 
 
 def dump(audit: Audit, jobs: set[int], path: Path) -> None:
-    """Write what the audit and the history know of these jobs, a line each."""
+    """Write the audit's steps and the attempts of these jobs to a file, one per line."""
     with path.open("w") as file:
         for statement in (STEPS, TRIES):
             file.writelines(json.dumps(row, default=str) + "\n" for (row,) in audit.run(statement, sorted(jobs)))
 
 
 def _judge_notes(report: Report, audit: Audit, notes: Path) -> None:
-    """What handlers did outside the database.
+    """Check what handlers did outside the database.
 
-    Done for each job that completed, and at the same time only where a lease was lost.
+    Each completed job has done its work, and two runs of a job overlap only if a lease was lost.
     """
     lines = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
     ran = Counter(int(job) for what, job, *_ in lines if what == "end")

@@ -1,11 +1,11 @@
-"""The handlers of the chaos.
+"""Handlers of the chaos campaign.
 
-Jobs of every sort, and what each does outside the database, noted where no fault of the database
-reaches it.
+There are jobs of every kind. What each does outside the database is recorded in a file, which no
+fault of the database affects.
 
-A note is one line, appended to one file, which a kill cannot tear. A lock that the kernel takes
-back with the process tells whether two runs of a job overlap. Waits between attempts are short, or
-a campaign would end hours after its last fault.
+A record is one line, appended to one file with one write, so a kill cannot leave a partial line. A
+lock that the kernel releases when the process ends shows whether two runs of a job overlap. Waits
+between attempts are short; otherwise a campaign would end hours after its last fault.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AGAIN = ["50ms"]
 
 @contextmanager
 def _noted(job: Job) -> Iterator[None]:
-    """Note the start and the end of a run, and whether another one of the same job was at it."""
+    """Record the start and the end of a run, and whether another run of the same job overlaps."""
     lock = os.open(f"{FOLDER}/locks", os.O_RDWR | os.O_CREAT)
     try:
         try:
@@ -56,7 +56,7 @@ def quick(secret: str = "") -> None:
 
 @handler("chaos:line", max_attempts=1000, max_crashes=1000, backoff=AGAIN)
 def line(job: Job, seconds: float = 0.002) -> str:
-    """Do something outside the database, for so long."""
+    """Record a run outside the database that takes `seconds`."""
     with _noted(job):
         time.sleep(seconds)
     return "done"
@@ -64,7 +64,7 @@ def line(job: Job, seconds: float = 0.002) -> str:
 
 @handler("chaos:burn", max_attempts=1000, max_crashes=1000, backoff=AGAIN)
 def burn(job: Job, seconds: float = 0.02) -> None:
-    """Compute for so long."""
+    """Compute for `seconds`."""
     with _noted(job):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -73,7 +73,7 @@ def burn(job: Job, seconds: float = 0.02) -> None:
 
 @handler("chaos:effect", transactional=True, max_attempts=1000, max_crashes=1000, backoff=AGAIN)
 def effect(job: Job) -> None:
-    """Leave a row in the transaction that completes the job."""
+    """Write a row in the transaction that completes the job."""
     job.connection.execute("INSERT INTO audit.effects (job, attempt) VALUES (%s, %s)", [job.id, job.attempt])
 
 
@@ -81,7 +81,7 @@ def effect(job: Job) -> None:
 def halfway(job: Job) -> None:
     """Begin the transaction late.
 
-    What was done before it may be done twice, what is done in it may not.
+    The work before the transaction may happen twice, but not the work in it.
     """
     with _noted(job):
         time.sleep(0.005)
@@ -91,21 +91,21 @@ def halfway(job: Job) -> None:
 
 @handler("chaos:capped", max_attempts=1000, max_crashes=1000, backoff=AGAIN)
 def capped(job: Job) -> None:
-    """Of these only so many may run at once."""
+    """Run under a concurrency limit."""
     with _noted(job):
         time.sleep(0.01)
 
 
 @handler("chaos:exclusive", exclusive=True, max_attempts=1000, max_crashes=1000, backoff=AGAIN)
 def exclusive(job: Job) -> None:
-    """May not run on two hosts at once."""
+    """Run exclusively: never on two hosts at once."""
     with _noted(job):
         time.sleep(0.05)
 
 
 @handler("chaos:flaky", max_attempts=1000, max_crashes=1000, backoff=AGAIN)
 def flaky(job: Job, times: int = 1, secret: str = "") -> None:
-    """Fail so often, then succeed; and print something each time."""
+    """Fail `times` times, then succeed; print a line each time."""
     print(f"attempt {job.attempt} of {job.id}")
     if job.attempt <= times:
         raise ConnectionError("not yet")
@@ -113,7 +113,7 @@ def flaky(job: Job, times: int = 1, secret: str = "") -> None:
 
 @handler("chaos:undecided", max_attempts=1000, max_crashes=1000, backoff=AGAIN)
 def undecided(job: Job) -> None:
-    """Put it off once, in one way or the other."""
+    """Postpone the first attempt, with Nack or sometimes Snooze."""
     if job.attempt == 1 and job.id % 2:
         raise Nack("50ms", "not now")
     if job.attempt == 1 and time.time() % 1 < 0.5:
@@ -122,14 +122,14 @@ def undecided(job: Job) -> None:
 
 @handler("chaos:brittle", max_attempts=2, max_crashes=1, backoff=AGAIN)
 def brittle(job: Job) -> None:
-    """Bear one failure and no crash."""
+    """Allow one failed attempt and no crash."""
     with _noted(job):
         time.sleep(0.01)
 
 
 @handler("chaos:crash", max_attempts=6, max_crashes=3, backoff=AGAIN)
 def crash(job: Job, times: int = 1) -> None:
-    """Take its process along so often, each time in another way."""
+    """Crash the worker in the first `times` attempts, each time in another way."""
     if job.attempt <= times:
         match (job.id + job.attempt) % 4:
             case 0:
@@ -144,9 +144,9 @@ def crash(job: Job, times: int = 1) -> None:
 
 @handler("chaos:stuck", max_attempts=2, max_crashes=1000, timeout="500ms", backoff=AGAIN)
 def stuck() -> None:
-    """Never end by itself.
+    """Never return.
 
-    Every signal that can be is blocked, and C code holds the interpreter.
+    Every signal that can be blocked is blocked, and C code keeps the interpreter's lock.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     libc = ctypes.PyDLL(None)

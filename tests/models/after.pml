@@ -1,15 +1,15 @@
 /* Jobs that wait for other jobs: a producer, a worker for each upstream job, a user who runs one again and deletes one, maintenance
- * processes that mark upstream jobs, and resolvers that pass their ends on. sql/schema/28_after.sql and 29_resolve.sql say the same.
+ * processes that mark upstream jobs, and resolvers that handle their ends. The SQL is in sql/schema/28_after.sql and 29_resolve.sql.
  *
  * A blocked job has an edge to each upstream job. An upstream job that is marked leaves a row in `ends` in the transaction that ends it.
- * The producer marks nothing. After its commit a maintenance process looks where the upstream job is, in one snapshot: a waiting one is
- * marked, a finished or vanished one gets its row in `ends` now, a running one is looked at again. A resolver takes a row of `ends`,
- * locks the blocked job, and decides in a statement that begins after it had the lock.
+ * The producer marks no job. After its commit a maintenance process reads the state of the upstream job in one snapshot. It marks a
+ * waiting job, writes the row in `ends` of a finished or vanished job now, and reads a running job again later. A resolver takes a row
+ * of `ends`, locks the blocked job, and decides in a statement that begins after it has got the lock.
  *
  * Proved within these bounds:
- *   EARLY  the blocked job is released although an upstream job has not ended
- *   TWICE  it is released twice
- *   LOST   all upstream jobs have ended, and it is not released
+ *   EARLY  the blocked job becomes ready although an upstream job has not ended
+ *   TWICE  the blocked job becomes ready twice
+ *   LOST   all upstream jobs have ended, and the blocked job does not become ready
  *
  * holds:
  * wide:   NR=3
@@ -17,17 +17,17 @@
  * breaks: NO_ROW_LOCK    LOST   two resolvers each see the other's edge open: the blocked job is not locked
  * breaks: EARLY_LOOK     LOST   the decision is made in the snapshot from before the lock
  * breaks: NO_STATE       TWICE  an edge does not store that it is resolved, and its job ends again
- * breaks: TWO_SNAPSHOTS  EARLY  the tables are read one after the other: a job that moves seems to have vanished
- * breaks: MARKS_BLINDLY  LOST   the edge counts as marked although the upstream job had moved before it was marked
- * breaks: NO_LATER_LOOK  LOST   an upstream job that has finished before the commit is not looked for in the history
+ * breaks: TWO_SNAPSHOTS  EARLY  the tables are read one after the other: a job that moves seems to have vanished between them
+ * breaks: MARKS_BLINDLY  LOST   the edge counts as marked although the upstream job moved before the mark
+ * breaks: NO_LATER_LOOK  LOST   the history is not searched for an upstream job that finished before the commit
  *
- * Left out on purpose: what an end must be (completed, failed), and pages of many edges.
+ * Not modelled on purpose: the required final state (completed, failed), and pages of many edges.
  */
 #ifndef NR
 #define NR 2              /* resolvers */
 #endif
 #ifndef RETRIES
-#define RETRIES 1         /* by hand */
+#define RETRIES 1         /* jobs that the user runs again */
 #endif
 #define JOBS 2
 
@@ -47,9 +47,9 @@
 
 byte place[JOBS];
 bool mark[JOBS];          /* (extras).flow is not null; moves with the job */
-bool ended[JOBS];         /* it has ended once */
+bool ended[JOBS];         /* the job has ended at least once */
 bool outbox[JOBS];        /* a row in ends */
-bool taken[JOBS];         /* which a resolver has locked */
+bool taken[JOBS];         /* a resolver has locked this row */
 bool committed = false;   /* the blocked job and its edges */
 bool marked[JOBS];        /* the edge: its upstream job is marked, or its end is known */
 bool resolved[JOBS];      /* the edge has a state */
@@ -58,7 +58,7 @@ byte released = 0;
 byte retries = RETRIES;
 bool deleted = false;
 
-inline end(j) {           /* in an atomic: the trigger on history */
+inline end(j) {           /* used in an atomic: the trigger on history */
     place[j] = OVER; ended[j] = true;
     if :: mark[j] -> outbox[j] = true :: else fi
 }
@@ -152,7 +152,7 @@ found:
             atomic {
                 if
 #ifndef NO_STATE
-                :: resolved[j]                                        /* by another resolver meanwhile */
+                :: resolved[j]                                        /* another resolver was faster */
 #endif
                 :: else ->
                     resolved[j] = true;

@@ -1,29 +1,30 @@
-/* A batch, its revocation and its crash: what child and parent say to each other through shared memory while the database moves rows.
+/* A claim, its revocation and the crash of its worker: worker and supervisor share memory while the database moves rows.
  *
- * NC children, K jobs. A child claims what is ready (one row of `running` under a new token) and runs it in order. While a job in front
- * runs long, the parent takes back those behind it. Children are killed at any step. Words on the board go through store buffers
- * (x86-TSO: a processor's own stores become visible to others later, in order), so a missing fence shows. One statement sent to the
- * database is one step, which may still happen after the child that sent it was killed, until its backend is ended. Time is not modelled:
- * "runs long" is any moment. A replacement has a page of its own here; in the program the dead child's page is copied before it is cleared.
- * The first outcome of job 1 is "again", so that a job comes back to a child whose board still speaks of its earlier run.
- * With BEHIND the next claim may be made before the last one is written: the settlement is sent behind it, executed at any time or lost with
- * its session, and heard of before the next exchange. Until then both claims stand on the board, each in a ledger of its own.
- * With FLUSH the parent may also write the outcomes of a claim that continues: a child knows by the last job that it has run whether its claim stands.
- * Not modelled: leases (lease.pml), commits that a crash of the server swallows (claim.pml).
+ * NC workers, K jobs. A worker claims ready jobs (one row of `running` under a new token) and runs them in order. While a job runs long, the
+ * supervisor releases the jobs behind it. Workers are killed at any step. Words on the status board go through store buffers (x86-TSO: a
+ * processor's own stores become visible to others later, in order), so a missing fence has an effect. One statement sent to the database is
+ * one step, which may still happen after the worker that sent it was killed, until its backend is ended. Time is not modelled: "runs long"
+ * is any time. A replacement has a separate board here; in the program, the dead worker's board is copied before it is cleared.
+ * The first outcome of job 1 is "again", so that a job returns to a worker whose board still has its earlier attempt.
+ * With BEHIND the next claim may be made before the outcomes of the last one are written: the settlement is sent behind it, executed at any
+ * time or lost with its session, and its answer is received before the next exchange. Until then the board has both claims, each in a
+ * separate outcome buffer (ledger). With FLUSH the supervisor may also write the outcomes of a claim that continues: the last job that a
+ * worker has run shows whether its claim still exists.
+ * Not modelled: leases (lease.pml), commits that a crash of the server discards (claim.pml).
  *
- * Proved for every job, whatever the interleaving, with so many KILLS and REVOKES (EARLY: outcomes may also be settled in mid-batch):
- *   SIDE_BY_SIDE  its code never starts while another run of it is under way
- *   AGAIN         its code never starts once it has ended in the database, nor after it has returned; but for the one window that no
- *                 protocol can close, a kill between the return and the store of the outcome on the board
+ * Proved for every job in any interleaving, with KILLS kills and REVOKES revocations (EARLY: outcomes may also be settled during a claim):
+ *   SIDE_BY_SIDE  its code never starts during another attempt of it
+ *   AGAIN         its code never starts once it has ended in the database, nor after it has returned. One window is excepted, which no
+ *                 protocol can close: a kill between the return and the store of the outcome on the board
  *   UNEARNED      it is never settled as finished unless its code returned
- *   TORN          the parent never believes an outcome whose content is not on the board
- *   BLAMED        a crash is charged to the job that was running, or announced and about to start, and to no neighbour
- *   COUNTED       and an attempt is counted with it exactly if the job's code had started
+ *   TORN          the supervisor never accepts an outcome whose content is not on the board
+ *   BLAMED        a crash is counted for the job that was running, or announced and about to start, and for no other job
+ *   COUNTED       an attempt is counted with the crash exactly if the job's code had started
  *   LOST          it ends
- *   FORSAKEN      a claim that stands is not taken for lost by its child
+ *   FORSAKEN      a worker does not treat an existing claim as lost
  *
  * In the program `current` is one word for a short job (`Word.SHORT`: token and row). Its row is the content of its outcome, written when the claim
- * begins, and the end in that row is the count. Rows are used again: a claim has the rows of the last but one.
+ * begins, and the end in that row is the count. Rows are reused: a claim has the rows of the last claim but one.
  *
  * holds:
  * holds:  KILLS=0 REVOKES=2
@@ -37,30 +38,30 @@
  * wide:   K=2 FLUSH
  * wide:   K=2 KILLS=2
  * wide:   BEHIND REVOKES=0
- * breaks: NO_CHILD_FENCE      SIDE_BY_SIDE  the child reads `revoked` before its announcement can be seen
- * breaks: NO_PARENT_FENCE     SIDE_BY_SIDE  the parent reads `current` before its `revoked` can be seen
- * breaks: NO_LOOK             SIDE_BY_SIDE  the child does not look at `revoked`
- * breaks: GIVES_CURRENT       SIDE_BY_SIDE  the parent gives back the job in front too
- * breaks: NO_FENCE            SIDE_BY_SIDE  a settlement asks for the job and not for its claim
- * breaks: OUTCOME_LATE        AGAIN         an outcome is put on the board after the next job has started
- * breaks: BOARD_UNREAD        AGAIN         the parent does not settle a dead child's outcomes from the board
- * breaks: EXCUSE_NONE         AGAIN         the one window that remains is not excused: it is there
+ * breaks: NO_CHILD_FENCE      SIDE_BY_SIDE  the worker reads `revoked` before its announcement is visible
+ * breaks: NO_PARENT_FENCE     SIDE_BY_SIDE  the supervisor reads `current` before its `revoked` is visible
+ * breaks: NO_LOOK             SIDE_BY_SIDE  the worker does not read `revoked`
+ * breaks: GIVES_CURRENT       SIDE_BY_SIDE  the supervisor also releases the first job
+ * breaks: NO_FENCE            SIDE_BY_SIDE  a settlement checks the job and not its claim
+ * breaks: OUTCOME_LATE        AGAIN         an outcome is stored on the board after the next job has started
+ * breaks: BOARD_UNREAD        AGAIN         the supervisor does not settle a dead worker's outcomes from the board
+ * breaks: EXCUSE_NONE         AGAIN         the excepted window is not excepted: it exists
  * breaks: COUNT_FIRST         TORN          the count of outcomes is stored before their content
- * breaks: WORDS_WITHOUT_TOKEN UNEARNED      the count does not say of which claim it is
+ * breaks: WORDS_WITHOUT_TOKEN UNEARNED      the count does not contain the token of its claim
  * breaks: KEEPS_ENDS         UNEARNED       a claim begins with the outcomes of the one that had its rows
  * breaks: NO_MARK             COUNTED       an announced job counts as started
- * breaks: EXCUSED             BLAMED        a death before an announced job has started is nobody's
- * breaks: STAYS_NAMED         BLAMED        a job that was announced and given up, since its claim was revoked, stays named on the board
- * breaks: RELEASE_FIRST       LOST          a dead child's jobs are released before its backend is ended
- * breaks: DROPS_REST          LOST          a child that was revoked hands back the announced job alone and forgets those behind it
- * breaks: K=2 BEHIND REVOKES=0 BEFORE_UNREAD AGAIN  the parent does not settle the claim before from the board
- * breaks: K=2 BEHIND REVOKES=0 CLOSED_EARLY AGAIN   its ledger is closed when the settlement is sent, and not when it is heard of
- * breaks: K=2 BEHIND REVOKES=0 ONE_LEDGER AGAIN     the next claim writes over the ledger of the one before
- * breaks: K=2 BEHIND REVOKES=0 UNHEARD AGAIN        with a new session the claim before is given back as one of which nobody has heard
- * breaks: K=2 BEHIND KILLS=0 READ_ON FORSAKEN      the parent releases the rest of a claim and writes what it has read of the next
- * breaks: FLUSH KILLS=0 REVOKES=0 SAYS_NOTHING FORSAKEN  the parent does not announce that it flushes
- * breaks: FLUSH KILLS=0 REVOKES=0 SAYS_LATER FORSAKEN    it says so once it is written
- * breaks: FLUSH KILLS=0 REVOKES=0 ONE_LOOK FORSAKEN      it writes what was finished of later jobs too
+ * breaks: EXCUSED             BLAMED        a death before an announced job has started is counted for no job
+ * breaks: STAYS_NAMED         BLAMED        a job that was announced and released, because its claim was revoked, stays on the board
+ * breaks: RELEASE_FIRST       LOST          a dead worker's jobs are released before its backend is ended
+ * breaks: DROPS_REST          LOST          a worker whose claim was revoked releases only the announced job and forgets those behind it
+ * breaks: K=2 BEHIND REVOKES=0 BEFORE_UNREAD AGAIN  the supervisor does not settle the earlier claim from the board
+ * breaks: K=2 BEHIND REVOKES=0 CLOSED_EARLY AGAIN   its ledger is closed when the settlement is sent, and not when the answer is received
+ * breaks: K=2 BEHIND REVOKES=0 ONE_LEDGER AGAIN     the next claim overwrites the ledger of the earlier one
+ * breaks: K=2 BEHIND REVOKES=0 UNHEARD AGAIN        a new session releases the earlier claim like a claim without an answer
+ * breaks: K=2 BEHIND KILLS=0 READ_ON FORSAKEN      the supervisor releases the rest of a claim and writes outcomes that it has read of the next claim
+ * breaks: FLUSH KILLS=0 REVOKES=0 SAYS_NOTHING FORSAKEN  the supervisor does not announce that it flushes
+ * breaks: FLUSH KILLS=0 REVOKES=0 SAYS_LATER FORSAKEN    the supervisor announces it after the write
+ * breaks: FLUSH KILLS=0 REVOKES=0 ONE_LOOK FORSAKEN      the supervisor also writes the outcomes of later jobs
  */
 #ifndef K
 #define K 3
@@ -71,13 +72,13 @@
 #ifndef REVOKES
 #define REVOKES 1
 #endif
-#define NC (2 + KILLS)          /* two children, and one more for each that dies */
+#define NC (2 + KILLS)          /* two workers, and one more for each that dies */
 
-#define READY 0                 /* where a job is: ready, ended, or in the row of that token */
+#define READY 0                 /* the place of a job: ready, ended, or in the row of that token */
 #define ENDED 255
 #define MOST 31                 /* tokens fit into the board's words */
 
-/* Words on the board. Each carries the token of its claim: what is left from an earlier claim is seen to be so. */
+/* Words on the board. Each contains the token of its claim, so words of an earlier claim are recognized. */
 #define TOKEN(w)    ((w) >> 3)
 #define JOB(w)      (((w) >> 1) & 3)
 #define STARTED(w)  ((w) & 1)
@@ -87,7 +88,7 @@
 #define BIT(j)      (1 << ((j) - 1))
 #define LOWEST(m)   ((m) & 1 -> 1 : ((m) & 2 -> 2 : 3))
 
-/* The properties. With ONLY a single one is looked at: a broken variant must fail in the one it is named with. */
+/* The properties. With ONLY, just one is checked: a broken variant must fail in the property that its line names. */
 #define SIDE_BY_SIDE 1
 #define AGAIN        2
 #define UNEARNED     3
@@ -104,21 +105,21 @@
 
 /* the database */
 byte row[K + 1];                /* of job j: READY, ENDED, or the token of the row of `running` that holds it */
-byte owner[K + 1];              /* and the child of that row, plus one */
+byte owner[K + 1];              /* and the worker of that row, plus one */
 byte tokens;
 
-/* shared memory: a page for each child */
-byte current[NC];               /* written by the child: token, job, started */
-byte content[NC];               /* written by the child: the outcomes themselves, as a set of jobs */
-byte count[NC];                 /* written by the child: how many of them are valid, as a set of jobs */
-byte revoked[NC];               /* written by the parent: a token */
-byte flushed[NC];                /* written by the parent: a token */
+/* shared memory: a board for each worker */
+byte current[NC];               /* written by the worker: token, job, started */
+byte content[NC];               /* written by the worker: the outcomes themselves, as a set of jobs */
+byte count[NC];                 /* written by the worker: the valid outcomes, as a set of jobs */
+byte revoked[NC];               /* written by the supervisor: a token */
+byte flushed[NC];                /* written by the supervisor: a token */
 byte flushes;
 #ifdef BEHIND
-byte content_b[NC], count_b[NC]; /* the second ledger: a claim has the one that the claim before has not */
-bool pending[NC], gone[NC];     /* a settlement was sent behind a claim and is not executed; its session was lost */
+byte content_b[NC], count_b[NC]; /* the second ledger: consecutive claims use different ledgers */
+bool pending[NC], gone[NC];     /* a settlement was sent behind a claim and is not executed yet; its session was lost */
 byte p_token[NC], p_fin[NC];
-byte heard[NC];                 /* the claim in hand, which a new session leaves alone */
+byte heard[NC];                 /* the current claim, which a new session does not release */
 #endif
 
 /* store buffers */
@@ -131,16 +132,16 @@ chan of_child[NC] = [4] of { byte, byte };
 chan of_parent[NC] = [1] of { byte };
 
 /* processes */
-bool dead[NC];                  /* and the parent has not dealt with it yet */
-bool asking[NC];                /* it died with a statement in flight: a settlement with a claim */
+bool dead[NC];                  /* and the supervisor has not handled it yet */
+bool asking[NC];                /* it died with a statement on its way: a settlement with a claim */
 byte a_token[NC], a_fin[NC], a_back[NC];
 byte kills, revokes;
-bool retried;                   /* the first outcome of job 1 is "again": a second run of it is right */
+bool retried;                   /* the first outcome of job 1 is "again": a second attempt of it is correct */
 
-/* ghosts: what the properties speak of and the program does not know */
-byte runner[K + 1];             /* the child that runs job j, plus one */
+/* ghosts: state for the properties, which the program does not have */
+byte runner[K + 1];             /* the worker that runs job j, plus one */
 byte returned;                  /* jobs whose code has returned */
-byte victim[NC];                /* was announced or had started when this child was killed, and no outcome of it is on the board */
+byte victim[NC];                /* the job that was announced or had started when this worker was killed, without an outcome on the board */
 bool began[NC];                 /* it had started */
 
 #if K == 3
@@ -157,7 +158,7 @@ bool began[NC];                 /* it had started */
 #define HELD(x, t) (row[x] == (t) && (t) != 0)
 #endif
 
-/* Outcomes on a board are those of claim t, or none. */
+/* Accept only outcomes of claim t from a board. */
 inline outcomes(w, c, t) {
 #ifndef WORDS_WITHOUT_TOKEN
   if :: TOKEN(w) != t || TOKEN(c) != t -> w = 0 :: else fi;
@@ -166,8 +167,8 @@ inline outcomes(w, c, t) {
   w = JOBS(w); c = 0
 }
 
-/* Whom a death is charged to: the job that the board names, if it has no outcome. The mark says whether its attempt counts. One that had not started
- * and is in the claim no more, since the parent has given it back, is charged with nothing. */
+/* Find the job of a crash: the job on the board, if it has no outcome. The mark shows whether its attempt counts. The crash does not count for a job
+ * that had not started and is no longer in the claim, because the supervisor has released it. */
 inline charge(i, now, fin) {
 #ifdef EXCUSED
   x = (STARTED(now) && !(fin & BIT(JOB(now))) -> JOB(now) : 0);
@@ -184,7 +185,7 @@ inline charge(i, now, fin) {
   x = 0; victim[i] = 0; began[i] = false
 }
 
-/* One transaction: under the fence of row t, end the jobs `fin` and give back the jobs `back`. What the row does not hold stays as it is. */
+/* One transaction: under the fence of row t, end the jobs `fin` and release the jobs `back`. Jobs that are not in the row stay unchanged. */
 inline settle(t, fin, back) {
   x = 1;
   do
@@ -210,13 +211,13 @@ inline settle(t, fin, back) {
 #else
 #define ANY_MISSING (MISSING(1) || MISSING(2))
 #endif
-/* The answer to a settlement says which were written. Nobody takes a living child's claim away here but by revoking it. */
+/* The answer to a settlement names the written jobs. Here, only a revocation takes a claim from a living worker. */
 #define STANDS(i) require(FORSAKEN, !ANY_MISSING || revoked[i] == t || (flushed[i] == t && HELD(HIGHEST(fin), t)))
 #else
 #define STANDS(i) skip
 #endif
 
-/* One transaction: move what is ready into a row of a new token. */
+/* One transaction: move ready jobs into a row of a new token. */
 inline claim(i) {
   mine = 0; t = 0;
   if
@@ -230,7 +231,7 @@ inline claim(i) {
         :: row[x] == READY ->
            row[x] = tokens; owner[x] = i + 1; mine = mine | BIT(x);
 #ifdef BEHIND
-           if :: break :: true fi                             /* as many as it likes */
+           if :: break :: true fi                             /* any number of them */
 #endif
         :: else
         fi;
@@ -244,7 +245,7 @@ inline claim(i) {
 
 #define FORGET(i) asking[i] = false; a_token[i] = 0; a_fin[i] = 0; a_back[i] = 0
 
-/* What a dead child had sent is executed: settlement and claim, and nobody hears the answer. */
+/* The statements of a dead worker are executed: settlement and claim. Their answer is not received. */
 inline late(i) {
   settle(a_token[i], a_fin[i], a_back[i]); claim(i); mine = 0; t = 0; FORGET(i)
 }
@@ -261,7 +262,7 @@ inline visible(i, a, v) {
   fi
 }
 
-proctype Memory(byte i) {       /* stores become visible one by one, whenever it pleases the processor */
+proctype Memory(byte i) {       /* stores become visible one by one, at any time */
   byte a, v;
 #ifdef BEHIND
   byte x;
@@ -269,8 +270,8 @@ proctype Memory(byte i) {       /* stores become visible one by one, whenever it
 end:
   do
 #ifdef BEHIND
-  :: atomic { pending[i] -> settle(p_token[i], p_fin[i], 0); pending[i] = false }        /* the server gets to it */
-  :: atomic { pending[i] && !dead[i] && !asking[i] -> pending[i] = false; gone[i] = true }  /* or its session breaks, */
+  :: atomic { pending[i] -> settle(p_token[i], p_fin[i], 0); pending[i] = false }        /* the server executes it, */
+  :: atomic { pending[i] && !dead[i] && !asking[i] -> pending[i] = false; gone[i] = true }  /* or its session breaks */
 #endif
   :: atomic { of_child[i]?a,v -> visible(i, a, v); a = 0; v = 0 }
   :: atomic { of_parent[i]?v -> revoked[i] = v; v = 0 }
@@ -281,7 +282,7 @@ end:
 
 #ifdef BEHIND
 #define LEDGER second
-/* The ledger of claim w is closed. */
+/* Close the ledger of claim w. */
 inline close(i, w) {
   if
   :: LEDGER -> of_child[i]!COUNT,0; of_child[i]!CONTENT,0
@@ -289,7 +290,7 @@ inline close(i, w) {
   fi
 }
 
-/* It is heard of the settlement behind; if its session was lost, the next one gives back what nobody holds, and it is written by itself. */
+/* Receive the answer of the settlement behind. If its session was lost, the next one releases unheld claims, and settles again separately. */
 inline make_sure(i) {
   if
   :: gone[i] ->
@@ -320,11 +321,11 @@ inline make_sure(i) {
 proctype Child(byte i) {
   byte t, mine, fin, j, x, v;
 #ifdef BEHIND
-  byte was;                     /* the claim before, whose settlement was sent */
-  bit second;                   /* the ledger of the claim in hand */
+  byte was;                     /* the earlier claim, whose settlement was sent */
+  bit second;                   /* the ledger of the current claim */
 #endif
 end:
-  atomic { i == 0 || (i == 1 && tokens) || (i > 1 && kills >= i - 1) };   /* who claims first is called 0; the rest replace the dead */
+  atomic { i == 0 || (i == 1 && tokens) || (i > 1 && kills >= i - 1) };   /* worker 0 claims first; workers from 2 on replace dead ones */
   do
   :: atomic { ALL_ENDED && !fin -> break }
   OR_DIE(die)
@@ -370,9 +371,9 @@ work:
         if
         OR_DIE(die_taking)
 #ifndef NO_LOOK
-        :: atomic { revoked[i] == t ->                        /* hand back this one and all behind it, with the settlement */
+        :: atomic { revoked[i] == t ->                        /* release this job and all behind it, with the settlement */
 #ifndef STAYS_NAMED
-             of_child[i]!CURRENT,NOW(t, 0, 0);                /* a later death is not its fault; the claim stays named, for its outcomes */
+             of_child[i]!CURRENT,NOW(t, 0, 0);                /* a later death does not count for it; the token stays, for the outcomes */
 #endif
 #ifdef DROPS_REST
              mine = BIT(j);
@@ -382,7 +383,7 @@ work:
 #else
         :: atomic { true ->
 #endif
-             of_child[i]!CURRENT,NOW(t, j, 1);                /* the mark: from here on a death is a crash of this job */
+             of_child[i]!CURRENT,NOW(t, j, 1);                /* the mark: from here on, a death counts as a crash of this job */
              require(SIDE_BY_SIDE, runner[j] == 0);
              require(AGAIN, row[j] != ENDED && !(returned & BIT(j)));
              runner[j] = i + 1 }                              /* the job's code runs */
@@ -400,24 +401,24 @@ work:
 #ifndef OUTCOME_LATE
         if
         OR_DIE(die_returned)
-        :: atomic { of_child[i]!CONTENT + 2 * LEDGER,(t * 8 + fin);        /* its outcome, and then that there is one */
+        :: atomic { of_child[i]!CONTENT + 2 * LEDGER,(t * 8 + fin);        /* its outcome, and then the count */
 #ifndef COUNT_FIRST
                     of_child[i]!COUNT + 2 * LEDGER,(t * 8 + fin);
 #endif
                     j = 0 }
         fi;
 #endif
-#ifdef EARLY                                                  /* outcomes that have grown old are settled alone */
+#ifdef EARLY                                                  /* old outcomes are settled separately */
         if
         :: true
-        :: mine && fin -> atomic { settle(t, fin, 0) }        /* `fin` is kept: saying it twice changes nothing */
+        :: mine && fin -> atomic { settle(t, fin, 0) }        /* `fin` is kept: a second settlement has no effect */
         fi
 #endif
      od
   od;
   goto left;
 
-  /* SIGKILL. Stores that were made do become visible; a statement that was sent stays sent; the code of the job stops. */
+  /* SIGKILL. Earlier stores become visible, a sent statement stays sent, and the code of the job stops. */
 die_asking:
   atomic { asking[i] = true; a_token[i] = t; a_fin[i] = fin; a_back[i] = mine; goto die };
 die_taking:
@@ -428,7 +429,7 @@ die_returned:
   atomic {
     victim[i] = j; began[i] = true;
 #ifndef EXCUSE_NONE
-    returned = returned & ~BIT(j);                            /* nobody can know: it will run again */
+    returned = returned & ~BIT(j);                            /* the supervisor cannot know it, so the job runs again */
 #endif
     goto die };
 die:
@@ -440,7 +441,7 @@ left:
 }
 
 #ifdef BEHIND
-/* The outcomes w of a ledger, if they are of another claim than t: settled under its own fence. */
+/* Settle the outcomes w of a ledger under their own fence if they belong to another claim than t. */
 inline other(w, c) {
   if
   :: TOKEN(w) && TOKEN(w) != t -> y = TOKEN(w); outcomes(w, c, y); settle(y, w, 0); w = 0; c = 0; y = 0
@@ -449,7 +450,7 @@ inline other(w, c) {
 }
 #endif
 
-proctype Parent(byte i) {       /* what the parent does about one child: letters about one child leave in order */
+proctype Parent(byte i) {       /* the supervisor's actions for one worker: its requests are sent in order */
   byte t, now, fin, con, mine, x;
 #ifdef BEHIND
   byte fin_b, con_b, y;
@@ -459,7 +460,7 @@ proctype Parent(byte i) {       /* what the parent does about one child: letters
 #endif
 end:
   do
-  :: atomic { current[i] && revokes < REVOKES -> revokes++; t = TOKEN(current[i]) };     /* a job in front runs long */
+  :: atomic { current[i] && revokes < REVOKES -> revokes++; t = TOKEN(current[i]) };     /* the first job runs long */
      atomic { of_parent[i]!t };
 #ifndef NO_PARENT_FENCE
      empty(of_parent[i]);                                     /* fence */
@@ -471,7 +472,7 @@ end:
      fin_b = count_b[i];
      con_b = content_b[i];
 #ifndef READ_ON
-     if :: TOKEN(current[i]) == t :: else -> now = 0 fi;      /* of a claim that has begun since something may have been read as well */
+     if :: TOKEN(current[i]) == t :: else -> now = 0 fi;      /* the reads may include words of a claim that began meanwhile */
 #endif
 #endif
      if
@@ -489,14 +490,14 @@ end:
           settle(t, fin, 7 & ~(BIT(JOB(now)) * 2 - 1));
 #endif
           now = 0; fin = 0; t = 0 }
-     :: atomic { TOKEN(now) != t || !JOB(now) -> now = 0; fin = 0; con = 0; t = 0 } /* it has left that claim, and handed back what it did not start */
-     :: atomic { true -> now = 0; fin = 0; con = 0; t = 0 }            /* the session broke, the letter is lost */
+     :: atomic { TOKEN(now) != t || !JOB(now) -> now = 0; fin = 0; con = 0; t = 0 } /* the worker has ended that claim, and released its unstarted jobs */
+     :: atomic { true -> now = 0; fin = 0; con = 0; t = 0 }            /* the session broke, the request is lost */
      fi;
 #ifdef BEHIND
      atomic { fin_b = 0; con_b = 0 }
 #endif
 #ifdef FLUSH
-  :: atomic { JOB(current[i]) && flushes < FLUSH -> flushes++; t = TOKEN(current[i]);         /* an outcome waits for long, and so may the job */
+  :: atomic { JOB(current[i]) && flushes < FLUSH -> flushes++; t = TOKEN(current[i]);         /* an outcome has waited for long, and the job may run on */
 #if !defined(SAYS_NOTHING) && !defined(SAYS_LATER)
        flushed[i] = t
 #endif
@@ -512,7 +513,7 @@ end:
 #ifdef ONE_LOOK
      :: atomic { TOKEN(now) == t && JOB(now) ->
 #else
-     :: atomic { TOKEN(now) == t && JOB(now) && current[i] == now ->      /* it is at that job still: nothing that was read is of a later one */
+     :: atomic { TOKEN(now) == t && JOB(now) && current[i] == now ->      /* it still runs that job: no word that was read belongs to a later one */
 #endif
 #ifdef BEHIND
           y = TOKEN(fin); v = TOKEN(fin_b);
@@ -532,7 +533,7 @@ end:
 #ifdef SAYS_LATER
            flushed[i] = t
 #endif
-        :: true                                               /* the letter is lost */
+        :: true                                               /* the request is lost */
         fi
      :: else
      fi;
@@ -546,7 +547,7 @@ end:
 #ifdef RELEASE_FIRST
        skip };
 #else
-       if :: asking[i] -> late(i) :: true -> FORGET(i) fi;   /* what was in flight still commits, or not: then the backend is gone */
+       if :: asking[i] -> late(i) :: true -> FORGET(i) fi;   /* a statement on its way commits, or not; then the backend has ended */
 #ifdef BEHIND
        if :: pending[i] -> settle(p_token[i], p_fin[i], 0) :: true fi;
        pending[i] = false
@@ -571,7 +572,7 @@ end:
 #endif
        charge(i, now, fin);
        now = 0; fin = 0; t = 0 };
-     atomic {                                                 /* release: whatever rows it has */
+     atomic {                                                 /* release all its rows */
        x = 1;
        do
        :: x <= K -> if :: owner[x] == i + 1 -> row[x] = READY; owner[x] = 0 :: else fi; x++
@@ -591,7 +592,7 @@ end:
   od
 }
 
-proctype Monitor() {            /* nothing can move any more */
+proctype Monitor() {            /* no process can make a step */
   timeout -> require(LOST, ALL_ENDED)
 }
 

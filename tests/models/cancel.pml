@@ -1,42 +1,43 @@
-/* Cancelling: requests in a table of their own, the order that reaches a run, and a retry by hand. Each caller gets an answer that is true.
+/* Cancellation: requests in a separate table, the interruption of a running job, and retries by hand. Each caller gets a true answer.
  *
- * One job, which goes from table to table: ready, in the row of a claim, over. One child claims it again and again; its handler returns
- * "done" or "again" (AGAINS times), or never (ENDLESS: only an interruption ends it). It is killed KILLS times, and the parent
- * then gives back what the row holds. CANCELS callers ask to cancel, each in a function that looks table by table, so that the job may
- * move between two looks; a retry by hand (RETRIES) brings the job back that is over. A caller who finds the job running writes a request,
- * which all others see once it is committed: at once, later, or never, for a transaction may stay open (not with ENDLESS). The parent learns of a request by a
- * notification, which may be lost (LOSES), or by a look from time to time; the look's answer travels. What it knows it holds against the
- * child's board. The maintenance process applies what is committed too late.
+ * One job moves from table to table: ready, in the row of a claim, finished. One worker claims it again and again. Its handler returns
+ * "done" or "again" (AGAINS times), or never (ENDLESS: only an interruption ends it). The worker is killed KILLS times, and the
+ * supervisor then returns the job of the row to the queue. CANCELS callers cancel, each in a function that reads table by table, so
+ * the job may move between two reads. A retry by hand (RETRIES) makes a finished job ready again. A caller that finds the job running
+ * writes a request. Others see the request once it is committed: at once, later, or never, because a transaction may stay open (not
+ * with ENDLESS). The supervisor learns of a request by a notification, which may be lost (LOSES), or by a query from time to time,
+ * whose answer takes time. It compares known requests with the worker's status board. The maintenance process applies requests that
+ * are committed too late.
  * Not modelled: several jobs of a claim, the later steps of the stop sequence. A settlement is one step here. In PostgreSQL a request may
- * be committed between its snapshot and its commit; no statement can tell that from a commit right after it, which is modelled.
+ * commit between the snapshot and the commit of a settlement. That is equal to a commit right after the settlement, which is modelled.
  *
  * Proved within these bounds:
  *   ONE_PLACE     the job is in one table, once
- *   OBEYED        "cancelled", or "cancelling" and committed while the job runs: no later claim takes the job, until a retry by hand
- *   HONEST        no caller is told that there is no such job, unless it came back three times while he looked
+ *   OBEYED        after "cancelled", or "cancelling" that commits while the job runs, no claim takes the job until a retry by hand
+ *   HONEST        no caller gets the answer that the job does not exist, unless the job came back three times during the call
  *   STRANGER      a job is cancelled only if a request was committed since it was last retried by hand
- *   HEEDED        a request is dropped only when its job is over
- *   TOLD          no run that was asked to be cancelled goes on for ever
+ *   HEEDED        a request is deleted only when its job has finished
+ *   TOLD          no attempt with a cancel request runs indefinitely
  *   LOST          the job ends, also while the transaction of a caller stays open
- *   LEFT          no request is left when its job is over
+ *   LEFT          no request remains when its job has finished
  *
  * holds:
  * holds:  ENDLESS KILLS=0 RETRIES=0
  * holds:  CANCELS=2
  * holds:  RETRIES=2 AGAINS=2
  * wide:   CANCELS=3 RETRIES=3 AGAINS=3 KILLS=3
- * breaks: RETRIES=2 LOOKS_FIRST ONE_PLACE the retry looks for a job that is over in one statement and brings it back in another
- * breaks: SETTLE_FORGETS        OBEYED    a settlement as "again" does not look for a request
- * breaks: RELEASE_FORGETS       OBEYED    giving back a dead child's job does not look for a request
- * breaks: ONE_LOOK              HONEST    the function looks once at each table
+ * breaks: RETRIES=2 LOOKS_FIRST ONE_PLACE the retry searches for a finished job in one statement and makes it ready in another
+ * breaks: SETTLE_FORGETS        OBEYED    a settlement as "again" does not check for a request
+ * breaks: RELEASE_FORGETS       OBEYED    the return of a dead worker's job to the queue does not check for a request
+ * breaks: ONE_LOOK              HONEST    the function reads each table only once
  * breaks: BY_JOB                STRANGER  the interruption names the job and not the claim
- * breaks: RETRY_KEEPS           STRANGER  a retry by hand leaves the request of the run before it
- * breaks: TWO_LOOKS             HEEDED    where the job is, is looked at in two statements before a request is dropped
- * breaks: NO_APPLY              LEFT      nothing looks for requests that were committed too late
- * breaks: ROW_LOCK              LOST      cancelling writes into the row of the claim, and the caller's transaction stays open
- * breaks: ENDLESS KILLS=0 RETRIES=0 NO_LOOK TOLD    the parent relies on the notification
- * breaks: ENDLESS KILLS=0 RETRIES=0 FORGETS TOLD    what is heard of a claim before the board shows it is dropped
- * breaks: ENDLESS KILLS=0 RETRIES=0 FLAG_ONLY_WAITING LOST  cancelling a job that runs does nothing
+ * breaks: RETRY_KEEPS           STRANGER  a retry by hand leaves the request for the attempt before it
+ * breaks: TWO_LOOKS             HEEDED    two statements read the state of the job before a request is deleted
+ * breaks: NO_APPLY              LEFT      no process applies requests that were committed too late
+ * breaks: ROW_LOCK              LOST      a cancellation writes into the row of the claim, and the caller's transaction stays open
+ * breaks: ENDLESS KILLS=0 RETRIES=0 NO_LOOK TOLD    the supervisor relies on the notification
+ * breaks: ENDLESS KILLS=0 RETRIES=0 FORGETS TOLD    a request for a claim that the status board does not show yet is dropped
+ * breaks: ENDLESS KILLS=0 RETRIES=0 FLAG_ONLY_WAITING LOST  a cancellation of a running job has no effect
  */
 #ifndef CANCELS
 #define CANCELS 1
@@ -85,14 +86,14 @@ bool note;                      /* a notification is on its way */
 
 /* shared memory */
 byte board;                     /* the token whose job runs, or 0 */
-byte told;                      /* the interruption: a token, or 0 */
+byte told;                      /* the interruption that the worker receives: a token, or 0 */
 
-byte known;                     /* to the parent: this claim is to be cancelled */
+byte known;                     /* the supervisor knows a request for this claim */
 bool dead;
 byte kills, againsaid, loses, retries;
 
-byte moves;                     /* ghost: how often it came back */
-bool unwanted;                  /* ghost: a caller was told that it is cancelled, or a request met its run */
+byte moves;                     /* ghost: how often the job became ready again */
+bool unwanted;                  /* ghost: a caller got "cancelled", or a request committed during an attempt */
 bool fresh;                     /* ghost: a request was committed since the last retry by hand */
 
 #define WHOLE require(ONE_PLACE, ready + over + (row != 0) == 1)
@@ -116,7 +117,7 @@ end:
        tokens++; ready--; row = tokens; t = tokens; WHOLE };
      if
      :: atomic { kills < KILLS -> kills++; dead = true; goto replaced }
-     :: atomic { board = t }                                  /* it runs: from here on the parent sees it */
+     :: atomic { board = t }                                  /* it runs: from here on the supervisor sees it */
      fi;
      if
      :: atomic { kills < KILLS -> kills++; board = 0; dead = true; goto replaced }
@@ -128,7 +129,7 @@ end:
           told = 0; board = 0;
           if :: row == t -> cancelled() :: else fi }
 #ifndef ENDLESS
-     :: atomic { FREE -> board = 0;                           /* it returns, and is settled under the fence */
+     :: atomic { FREE -> board = 0;                           /* it returns, and is settled under its fencing token */
           if
           :: row == t -> finish()
           :: row == t && againsaid < AGAINS -> againsaid++;
@@ -149,7 +150,7 @@ active proctype Parent() {
   byte seen;
 end:
   do
-  :: atomic { dead && FREE -> dead = false; told = 0; known = 0;      /* its session is ended: give back what it held */
+  :: atomic { dead && FREE -> dead = false; told = 0; known = 0;      /* end its session, return its job to the queue */
        if
 #ifdef RELEASE_FORGETS
        :: row -> back()
@@ -163,7 +164,7 @@ end:
 #ifndef NO_LOOK
   :: atomic { row && asked && !seen && !dead && !(known == row) -> seen = row }
 #endif
-  :: atomic { seen && !dead ->                                /* the answer has come: once for each claim */
+  :: atomic { seen && !dead ->                                /* the answer has arrived: once for each claim */
 #ifdef FORGETS
        if :: board == seen -> told = seen; known = seen :: else -> known = seen fi;
 #else
@@ -171,7 +172,7 @@ end:
 #endif
        seen = 0 }
 #ifndef FORGETS
-  :: atomic { known && board == known && told != known -> told = known }        /* a look at the board */
+  :: atomic { known && board == known && told != known -> told = known }        /* read the status board */
 #endif
   od
 }
@@ -210,7 +211,7 @@ active [CANCELS] proctype Canceller() {
      fi;
      if
 #ifndef FLAG_ONLY_WAITING
-     :: atomic { row ->                                       /* it is written, and not committed */
+     :: atomic { row ->                                       /* the request is written, and not committed */
           answered = true;
 #ifdef ROW_LOCK
           locked++
@@ -236,7 +237,7 @@ active [CANCELS] proctype Canceller() {
 #endif
      fi;
      if
-     :: atomic { over -> answered = true; break }             /* told the state that it has */
+     :: atomic { over -> answered = true; break }             /* the answer is the state of the job */
      :: atomic { !over -> skip }
      fi
   :: looks >= LOOKS && !answered -> break
@@ -262,6 +263,6 @@ end:
   od
 }
 
-active proctype Monitor() {     /* nothing can move any more */
+active proctype Monitor() {     /* no process can make a step */
   timeout -> require(TOLD, !(board && asked)); require(LOST, over == 1); require(LEFT, !asked)
 }

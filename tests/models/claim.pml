@@ -1,19 +1,19 @@
-/* Claims that do not wait for their fsync: the server may crash and forget the latest commits, a token may be given a second time.
+/* Claims that do not wait for their fsync: a crash of the server discards the latest commits, and a token may be assigned twice.
  *
- * Two children, two jobs, batches of one or two. The database has a volatile and a durable state. A commit that waits makes all that
- * was committed so far durable; a claim alone does not wait. The server crashes CRASHES times (the volatile state is the durable one
- * again, and every session is broken); the answer to a statement that was executed is lost BREAKS times besides (that child's session is
- * broken). A child finds its session broken when it speaks next: it opens another, gives back what it never heard of, and settles alone.
- * The settlement of the last claim and the next claim are sent together and executed one after the other: the first waits, the second
- * does not, and a crash may come between. With BEHIND they may also be sent the other way round: the claim is answered, and its jobs run while
- * the settlement behind it is executed or swallowed. That is heard of before the child speaks again, and only in the session of the claim that is
- * settled: in a later one the number may have been given anew, to the very claim in front.
+ * Two workers, two jobs, claims of one or two jobs. The database has a volatile and a durable state. A commit that waits makes all earlier
+ * commits durable; only a claim does not wait. The server crashes CRASHES times: the volatile state becomes the durable one again, and
+ * every session breaks. In addition, the answer to an executed statement is lost BREAKS times, and the worker's session breaks. A worker
+ * finds its session broken at its next statement. It then opens another session, releases claims whose answers it did not receive, and
+ * settles separately. The settlement of the last claim and the next claim are sent together and executed one after the other: the first
+ * waits, the second does not, and a crash may come between. With BEHIND they may also be sent in reverse order: the claim is answered,
+ * and its jobs run while the settlement behind it is executed or discarded. The worker receives that answer before its next statement,
+ * and only in the session of the settled claim: in a later session, the new claim may have been assigned the same token.
  *
  * Proved within these bounds:
  *   STRANGER      a settlement is accepted from the very claim that holds the job
- *   TWICE         no two runs of a job are both settled
- *   AGAIN         a job whose settlement was answered never starts again, unless a crash has swallowed a claim of it
- *   BESIDE        a run starts beside another one only if a crash has swallowed a claim of that job
+ *   TWICE         no two attempts of a job are both settled
+ *   AGAIN         a job whose settlement was answered never starts again, unless a crash has discarded a claim of it
+ *   BESIDE        an attempt starts during another one only if a crash has discarded a claim of that job
  *   LOST          every job ends
  *
  * holds:
@@ -23,19 +23,19 @@
  * wide:   CRASHES=2 BREAKS=2
  * wide:   BEHIND CRASHES=2
  * wide:   BEHIND BREAKS=2
- * breaks: TOKEN_ONLY      STRANGER  the fence is the token alone: another child may have been given it anew
- * breaks: CHILD_ASYNC     STRANGER  children are registered without waiting: two living ones may have one number
+ * breaks: TOKEN_ONLY      STRANGER  the fence is only the token: another worker may have been assigned the same one
+ * breaks: CHILD_ASYNC     STRANGER  workers are registered without waiting: two living workers may have the same number
  * breaks: SETTLE_ASYNC    AGAIN     a settlement does not wait for its fsync
- * breaks: KEEPS_UNHEARD   LOST      nobody gives back a claim whose answer was lost
- * breaks: REUNITES        LOST      after a settlement that found the claim lost, the child goes on with that claim (see below)
- * breaks: FORGETS_REST    LOST      after such a settlement it forgets the rest of the claim without handing it back
+ * breaks: KEEPS_UNHEARD   LOST      no process releases a claim whose answer was lost
+ * breaks: REUNITES        LOST      after a settlement that found the claim lost, the worker continues that claim (see below)
+ * breaks: FORGETS_REST    LOST      after such a settlement the worker forgets the rest of the claim and does not release it
  * breaks: BEHIND ANY_SESSION STRANGER  a settlement is sent behind a claim in another session than its own claim was made in
- * breaks: BEHIND WITH_A_CLAIM STRANGER  in another session than its claim was made in, a settlement travels with the next claim
- * breaks: BEHIND UNSURE   LOST      what was sent behind is not looked after again when its session is lost
+ * breaks: BEHIND WITH_A_CLAIM STRANGER  in another session than its claim was made in, a settlement is sent with the next claim
+ * breaks: BEHIND UNSURE   LOST      a settlement that was sent behind is not repeated when its session is lost
  *
- * REUNITES is what the program must not do: the rest of a batch whose claim a crash has swallowed is run on under its token, the last
- * settlement of it travels with the next claim, that claim is given the same token, and its answer is lost. The child then says that
- * it holds this token, so nobody gives back what it has never heard of.
+ * The program must not do REUNITES: a worker runs the rest of a claim that a crash has discarded under its token, and sends the last
+ * settlement with the next claim. That claim is assigned the same token, and its answer is lost. The worker then reports that it holds
+ * this token, so no process releases the claim whose answer the worker did not receive.
  */
 #ifndef CRASHES
 #define CRASHES 1
@@ -61,27 +61,27 @@
 #define BIT(j) (1 << ((j) - 1))
 #define LOWEST(m) ((m) & 1 -> 1 : 2)
 
-/* The database; [0] is what transactions see, [1] what is on disk. */
+/* The database: transactions see [0], and [1] is on disk. */
 typedef Image {
   byte job[J + 1];              /* READY, ENDED, or the token of its claim */
-  byte child[J + 1];            /* and the child's number */
-  byte claim[J + 1];            /* ghost: the claim itself, which no crash makes come twice */
+  byte child[J + 1];            /* and the worker's number */
+  byte claim[J + 1];            /* ghost: a unique number of the claim, also after a crash */
   byte tokens;
   byte children
 };
 Image db[2];
 
-byte number[2];                 /* under which a child is registered */
-bool broken[2];                 /* its session, and it does not know yet */
+byte number[2];                 /* under which a worker is registered */
+bool broken[2];                 /* its session, which the worker has not noticed yet */
 byte crashes, breaks, claims;
-byte runner[J + 1];             /* ghost: child that runs it, plus one */
-byte swallowed;                 /* ghost: jobs some claim of which a crash has swallowed */
+byte runner[J + 1];             /* ghost: worker that runs it, plus one */
+byte swallowed;                 /* ghost: jobs of which a crash has discarded a claim */
 byte answered;                  /* ghost: jobs whose settlement was answered */
-byte settled;                   /* ghost: jobs with an accepted settlement that no crash has swallowed */
+byte settled;                   /* ghost: jobs with an accepted settlement that no crash has discarded */
 byte settled_durably;           /* ghost */
 #ifdef BEHIND
-byte b_t[2], b_fin[2], b_ghost[2], b_kept[2];    /* the claim before, what became of it, and what of that was accepted */
-bool sent[2];                   /* it is on its way */
+byte b_t[2], b_fin[2], b_ghost[2], b_kept[2];    /* the claim before, its outcomes, and the accepted outcomes */
+bool sent[2];                   /* the settlement is on its way */
 #endif
 
 #define OVER (db[0].job[1] == ENDED && db[0].job[2] == ENDED)
@@ -105,7 +105,7 @@ inline wait_for_disk() { copy(0, 1); settled_durably = settled }
 #define HELD(x, t) (db[0].job[x] == (t) && (t) != 0 && db[0].child[x] == number[i])
 #endif
 
-inline settle(t, fin, ghost, kept) {             /* under the fence (number, t) the jobs `fin`; `kept` are those it was accepted for */
+inline settle(t, fin, ghost, kept) {             /* settle the jobs `fin` under the fence (number, t); `kept` are the accepted ones */
   x = 1; kept = 0;
   do
   :: x <= J ->
@@ -123,7 +123,7 @@ inline settle(t, fin, ghost, kept) {             /* under the fence (number, t) 
   x = 0
 }
 
-inline take() {                 /* claim one, or all there are; `nt`, `got` and `nghost` are its answer */
+inline take() {                 /* claim one job or all ready jobs; `nt`, `got` and `nghost` are the answer */
   got = 0; nt = 0; nghost = 0;
   if
   :: SOME_READY ->
@@ -145,7 +145,7 @@ inline take() {                 /* claim one, or all there are; `nt`, `got` and 
   fi
 }
 
-inline hand_back() {            /* under the fence (number, t) the jobs `mine` */
+inline hand_back() {            /* release the jobs `mine` under the fence (number, t) */
   x = 1;
   do
   :: x <= J -> if :: (mine & BIT(x)) && HELD(x, t) -> db[0].job[x] = READY; db[0].child[x] = 0; db[0].claim[x] = 0 :: else fi; x++
@@ -195,10 +195,10 @@ proctype Child(byte i) {
   byte t, nt, mine, got, fin, kept, j, x, ghost, nghost;
   bool lost, one;
 #ifdef BEHIND
-  bool same, working;           /* the session is the one of the claim in hand; that claim goes on */
+  bool same, working;           /* the session is that of the current claim; that claim continues */
 #endif
 end:
-  atomic {                      /* registered, and that waits */
+  atomic {                      /* registration, which waits for the disk */
     db[0].children++; number[i] = db[0].children;
 #ifndef CHILD_ASYNC
     wait_for_disk()
@@ -207,7 +207,7 @@ end:
 again:
   do
   :: atomic { OVER && !fin -> break }
-  :: atomic { broken[i] && (SOME_READY || fin || !OVER) ->      /* it finds out, and opens another session */
+  :: atomic { broken[i] && (SOME_READY || fin || !OVER) ->      /* the worker notices, and opens another session */
        RENEW; give_back_unheard(); wait_for_disk();
        nt = 0; got = 0; nghost = 0 };
      if
@@ -217,7 +217,7 @@ again:
      :: fin -> goto alone
      :: else
      fi
-  :: atomic { !broken[i] && !fin && SOME_READY && CLEAR -> take() };     /* a claim alone: it does not wait */
+  :: atomic { !broken[i] && !fin && SOME_READY && CLEAR -> take() };     /* a separate claim: it does not wait */
      if
      :: atomic { !broken[i] -> t = nt; mine = got; ghost = nghost; nt = 0; got = 0; nghost = 0; SAME };
         goto work
@@ -225,7 +225,7 @@ again:
      :: atomic { !broken[i] && UNHEARD -> breaks++; broken[i] = true; nt = 0; got = 0; nghost = 0 }
      fi
 #ifdef BEHIND
-  :: !broken[i] && b_t[i] -> working = false; goto before       /* it is heard of, before anything else is said */
+  :: !broken[i] && b_t[i] -> working = false; goto before       /* receive its answer before the next statement */
 #ifdef WITH_A_CLAIM
 #define ALONE false
 #else
@@ -246,20 +246,20 @@ again:
      :: atomic { broken[i] -> nt = 0; got = 0; nghost = 0 }
      :: atomic { !broken[i] && UNHEARD -> breaks++; broken[i] = true; nt = 0; got = 0; nghost = 0 }
      fi
-  :: atomic { !broken[i] && fin && !b_t[i] && !ALONE -> settle(t, fin, ghost, kept);       /* sent with the claim, and waits */
+  :: atomic { !broken[i] && fin && !b_t[i] && !ALONE -> settle(t, fin, ghost, kept);       /* sent with the claim, and waits for the disk */
 #else
-  :: atomic { !broken[i] && fin -> settle(t, fin, ghost, kept); /* sent with the claim, and waits */
+  :: atomic { !broken[i] && fin -> settle(t, fin, ghost, kept); /* sent with the claim, and waits for the disk */
 #endif
 #ifndef SETTLE_ASYNC
        wait_for_disk()
 #endif
      };
      if
-     :: atomic { !broken[i] -> take() }                         /* the claim does not */
-     :: atomic { broken[i] -> skip }                            /* the server has crashed before it came to it */
+     :: atomic { !broken[i] -> take() }                         /* the claim does not wait */
+     :: atomic { broken[i] -> skip }                            /* the server has crashed before it executed the claim */
      fi;
      if
-     :: atomic { broken[i] -> answered = answered | kept; kept = 0; fin = 0; nt = 0; got = 0; nghost = 0 }  /* the first answer came */
+     :: atomic { broken[i] -> answered = answered | kept; kept = 0; fin = 0; nt = 0; got = 0; nghost = 0 }  /* the first answer arrived */
      :: atomic { !broken[i] -> answered = answered | kept; kept = 0; t = nt; mine = got; fin = 0; ghost = nghost; nt = 0; got = 0; nghost = 0; SAME };
         goto work
      :: atomic { broken[i] -> kept = 0; nt = 0; got = 0; nghost = 0 }
@@ -269,7 +269,7 @@ again:
   goto left;
 
 #ifdef BEHIND
-before:                         /* hear of what was sent behind; settle it alone if that was lost */
+before:                         /* receive the answer of the settlement behind; settle separately if it was lost */
   if
   :: atomic { broken[i] -> RENEW; sent[i] = false; give_back_unheard(); wait_for_disk() }; goto before
   :: atomic { !broken[i] && !sent[i] -> x = 0;
@@ -288,7 +288,7 @@ before:                         /* hear of what was sent behind; settle it alone
   if :: working -> goto work :: else -> goto again fi;
 #endif
 
-alone:                          /* settle what is finished, however often the session breaks */
+alone:                          /* settle the finished jobs, however often the session breaks */
 #ifdef BEHIND
   if :: b_t[i] -> working = mine; goto before :: else fi;
 #endif
@@ -305,14 +305,14 @@ alone:                          /* settle what is finished, however often the se
      :: atomic { !broken[i] ->
           answered = answered | kept;
 #ifndef REUNITES
-          lost = fin & ~kept;                                   /* nothing more of this claim is started */
+          lost = fin & ~kept;                                   /* no more job of this claim is started */
 #endif
           fin = 0; kept = 0 }
      fi
   fi;
 
 #ifndef FORGETS_REST
-back:                           /* a lost claim, or one whose settlement was merely said twice: what was not started is handed back */
+back:                           /* a lost claim, or one whose settlement was sent twice: unstarted jobs are released */
   if
   :: !lost || !mine
   :: atomic { lost && mine && broken[i] -> RENEW; give_back_unheard(); wait_for_disk() }; goto back
@@ -337,7 +337,7 @@ work:
        mine = mine & ~BIT(j); fin = fin | BIT(j); j = 0 };
      if
      :: true
-     :: mine -> goto alone                                      /* an outcome that has grown old is settled alone */
+     :: mine -> goto alone                                      /* an old outcome is settled separately */
 #ifdef BEHIND
      :: mine && b_t[i] && !sent[i] -> working = true; goto before   /* before a job that may be long */
 #endif
@@ -350,7 +350,7 @@ left:
 }
 
 #ifdef BEHIND
-proctype Backend(byte i) {      /* it comes to what was sent behind, unless its session or the server has ended before; and that waits */
+proctype Backend(byte i) {      /* executes the settlement behind unless its session or the server has ended; waits for the disk */
   byte x;
 end:
   do

@@ -1,18 +1,18 @@
-/* A job's own transaction: its effect and its completion, committed together, and what is known of a commit whose answer nobody heard.
+/* A job's own transaction: its effect and its completion are committed together, and the answer to the commit may be lost.
  *
- * One job, two children and one more for each that dies. A child claims the job, without waiting for the disk, and begins a transaction
- * whose first statement holds the row of the claim. The handler has one effect. The completion is written in the same transaction, the
- * commit is sent and executed later, also after the child was killed, until its session is ended. The answer may be lost with the
- * session (BREAKS), the server may crash (CRASHES) and forget what was not on disk: then numbers of transactions that it has forgotten
- * are given to strangers. A neighbour takes the row from a lapsed lease (RECLAIMS); it passes over a row that is held, or with ENDS it
- * ends the session that holds it first. The handler fails FAILS times. Tokens that come twice are claim.pml's.
+ * One job, two workers and one more for each that dies. A worker claims the job, without waiting for the disk, and begins a transaction
+ * whose first statement locks the row of the claim. The handler has one effect. The completion is written in the same transaction. The
+ * commit is sent and executed later, also after the worker was killed, until its session is ended. The answer may be lost with the
+ * session (BREAKS). The server may crash (CRASHES) and discard commits that were not on disk: other transactions then get the numbers
+ * of the discarded ones. Another supervisor reclaims the row after an expired lease (RECLAIMS). It skips a locked row, or with ENDS it
+ * first ends the session that holds the lock. The handler fails FAILS times. Tokens that are assigned twice are in claim.pml.
  *
  * Proved within these bounds, whatever the interleaving:
- *   EFFECTS       the effect is committed once: with the completion, and by nobody else
- *   TOLD          a child that says its job is completed has committed; one that says anything else has not. But if, besides a crash and a
- *                 number that went to a stranger, its claim is gone (swallowed, or taken by a neighbour): then the job is run again, and
- *                 only the log of the first run is wrong
- *   BESIDE        no run starts beside another, unless a neighbour has ended its session, or a crash
+ *   EFFECTS       the effect is committed once, together with the completion
+ *   TOLD          a worker that reports its job as completed has committed; one that reports another outcome has not. Exception: after a
+ *                 crash, another transaction got the number, and the claim is gone (discarded, or reclaimed). Then the job runs again,
+ *                 and only the log of the first attempt is wrong
+ *   BESIDE        no attempt starts during another, unless a reclaim or a crash has ended the session of the other
  *   LOST          the job ends
  *
  * holds:
@@ -23,12 +23,12 @@
  * wide:   CRASHES=1
  * wide:   ENDS RECLAIMS=2
  * breaks: TWO_COMMITS        EFFECTS  the handler's writes are committed first, the completion after them
- * breaks: NO_LOCK UNCHECKED  EFFECTS  nothing holds the row, and nobody looks whether the completion found it
- * breaks: NO_LOCK            BESIDE   nothing holds the row while the handler runs
- * breaks: GUESSES            TOLD     a commit that raised counts as one that failed
- * breaks: ASKS_EARLY         TOLD     what became of it is asked while its session may still be at work on it
- * breaks: CRASHES=1 BY_NUMBER TOLD     the number alone is believed, which after a crash may be a stranger's
- * breaks: RELEASE_FIRST      LOST     the dead child's row is taken before its session is ended, and waits for it
+ * breaks: NO_LOCK UNCHECKED  EFFECTS  the row is not locked, and the worker does not check whether the completion found it
+ * breaks: NO_LOCK            BESIDE   the row is not locked while the handler runs
+ * breaks: GUESSES            TOLD     a commit that raised an error counts as failed
+ * breaks: ASKS_EARLY         TOLD     the state of the commit is queried while its session may still execute it
+ * breaks: CRASHES=1 BY_NUMBER TOLD     only the number is compared, which after a crash may be that of another transaction
+ * breaks: RELEASE_FIRST      LOST     the dead worker's row is released before its session is ended, and waits for it
  */
 #ifndef KILLS
 #define KILLS 1
@@ -45,7 +45,7 @@
 #ifndef FAILS
 #define FAILS 0
 #endif
-#define STRANGERS (2 * CRASHES) /* transactions of others: one that makes a claim durable, one that is given a forgotten number */
+#define STRANGERS (2 * CRASHES) /* other transactions: one makes a claim durable, one gets a discarded number */
 #define NC (2 + KILLS)
 
 #define EFFECTS 1
@@ -62,12 +62,12 @@
 #define ENDED 255
 #define MOST 31
 
-/* the database; what is on disk follows with every commit that waits */
-byte row, owner;                /* READY, ENDED, or the token of the claim; and its child plus one */
+/* the database; each commit that waits updates the state on disk */
+byte row, owner;                /* READY, ENDED, or the token of the claim; and its worker plus one */
 byte tokens, xacts, effects;
 byte disk_row, disk_owner, disk_tokens, disk_xacts, disk_effects;
 bool known[MOST + 1];           /* transactions that committed, by number */
-byte holder;                    /* whose transaction holds the row, plus one */
+byte holder;                    /* the worker whose transaction locks the row, plus one */
 
 /* the sessions of the jobs' transactions */
 #define NONE    0
@@ -79,10 +79,10 @@ bool broken[NC];
 
 bool dead[NC];
 byte kills, breaks, crashes, reclaims, ends, fails, strangers;
-byte runner;                    /* ghost: whose handler runs, plus one */
-bool committed[NC];             /* ghost: its latest run's effect */
-bool gone[NC];                  /* ghost: its claim, by a crash or after one */
-bool ended_one;                 /* ghost: a neighbour has ended a session */
+byte runner;                    /* ghost: the worker whose handler runs, plus one */
+bool committed[NC];             /* ghost: the effect of its latest attempt */
+bool gone[NC];                  /* ghost: its claim is gone, by a crash or after one */
+bool ended_one;                 /* ghost: another supervisor has ended a session */
 
 #define HELD(i) (row == token[i] && owner == i + 1)
 #define TAKEN (row != READY && row != ENDED)
@@ -103,7 +103,7 @@ inline commit(i) {
   let_go(i); disk()
 }
 
-/* A session is ended: what it was sent is executed, or not; then nobody works on it any more. */
+/* End a session: a sent commit is executed, or not. Afterwards the session executes nothing. */
 inline end_session(i) {
   if
   :: tx[i] == ASKED -> commit(i)
@@ -123,7 +123,7 @@ end:
   :: atomic { row == READY -> tokens++; row = tokens; owner = i + 1; token[i] = tokens; committed[i] = false; gone[i] = false; broken[i] = false };
      if
      OR_DIE
-     :: atomic { HELD(i) ->                                   /* begin: the first statement holds the row, or finds none */
+     :: atomic { HELD(i) ->                                   /* begin: the first statement locks the row, or finds none */
           xacts++; number[i] = xacts; known[xacts] = false; tx[i] = OPEN;
 #ifndef NO_LOCK
           holder = i + 1
@@ -160,7 +160,7 @@ end:
      fi;
      if
      OR_DIE
-     :: atomic { tx[i] == NONE && !broken[i] -> require(TOLD, committed[i] || gone[i]); token[i] = 0; goto next }       /* it says: completed */
+     :: atomic { tx[i] == NONE && !broken[i] -> require(TOLD, committed[i] || gone[i]); token[i] = 0; goto next }       /* it reports: completed */
      :: atomic { broken[i] -> skip }
      fi;
 doubt:
@@ -189,7 +189,7 @@ doubt:
 failed:
      if
      OR_DIE
-     :: atomic { holder == 0 || !HELD(i) ->                   /* settled as "again", under the fence, by the other session */
+     :: atomic { holder == 0 || !HELD(i) ->                   /* settled as "again", under the fencing token, by the other session */
           fate = false; held = false;
           require(TOLD, !committed[i]);
           if :: HELD(i) -> row = READY; owner = 0; disk() :: else fi;
@@ -205,12 +205,12 @@ left:
   skip
 }
 
-proctype Server(byte i) {       /* executes what was sent, whether or not anybody waits for the answer */
+proctype Server(byte i) {       /* executes a sent commit, whether or not the worker waits for the answer */
 end:
   do
   :: atomic { tx[i] == ASKED -> commit(i) }
   :: atomic { tx[i] == ASKED -> commit(i); if :: breaks < BREAKS -> breaks++; broken[i] = true :: else fi }
-  :: atomic { tx[i] == ASKED && breaks < BREAKS -> breaks++; broken[i] = true }         /* cut off: what was sent is still executed, or not */
+  :: atomic { tx[i] == ASKED && breaks < BREAKS -> breaks++; broken[i] = true }         /* the connection is lost: the commit is still executed, or not */
   od
 }
 
@@ -237,7 +237,7 @@ end:
   od
 }
 
-active proctype Stranger() {    /* transactions of others */
+active proctype Stranger() {    /* other transactions */
 end:
   do
   :: atomic { strangers < STRANGERS -> strangers++; xacts++; known[xacts] = true; disk() }
@@ -263,7 +263,7 @@ end:
   od
 }
 
-active proctype Monitor() {     /* nothing can move any more */
+active proctype Monitor() {     /* no process can make a step */
   timeout -> require(LOST, row == ENDED); require(EFFECTS, row != ENDED || effects == 1)
 }
 

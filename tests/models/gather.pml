@@ -1,11 +1,11 @@
 /* A job that spawns children and waits for all of them: workers that run it and die anywhere, a supervisor that takes its claim away,
  * children that end at any time, a maintenance process that ends their flow, others that wake the job, and a user who runs the job
- * early. sql/queries/steps/ and workers/run/children.py say the same.
+ * early. The code is in sql/queries/steps/ and workers/run/children.py.
  *
- * One commit under the fence enqueues the children and records the step. The worker looks whether the flow of the children has ended.
+ * One commit under the fence enqueues the children and records the step. The worker checks whether the flow of the children has ended.
  * If not, one commit writes the wait and suspends the job. The end of the flow commits together with a row in signals. Maintenance
- * processes take this row after its commit and mark the waits for the flow as new. They lock a new wait, and then look at the flow.
- * Notifications are not in the model: a process may look at any time, so all of them may be lost.
+ * processes take this row after its commit and mark the waits for the flow as new. They lock a new wait, and then read the flow.
+ * Notifications are not in the model: a process may check at any time, so all notifications may be lost.
  *
  * Proved within these bounds:
  *   LOST   the children have ended, and the job is not run again
@@ -14,18 +14,18 @@
  *
  * holds:
  * wide:   NW=3
- * breaks: NO_OUTBOX     LOST   the commit that ends the flow looks for waits, and leaves no row
- * breaks: NO_NEW_WAITS  LOST   only ends are looked at, not new waits: children end between the look and the suspension
+ * breaks: NO_OUTBOX     LOST   the commit that ends the flow searches for waits, and leaves no row
+ * breaks: NO_NEW_WAITS  LOST   only ends are handled, not new waits: children end between the check and the suspension
  * breaks: WAIT_FIRST    LOST   the wait is committed before the job is suspended
  * breaks: SKIPS_LOCKED  LOST   an end counts as matched although the wait is locked
  * breaks: SPAWN_FIRST   TWICE  the children are committed before the record
- * breaks: NO_FENCE      TWICE  the record does not ask whether the claim still exists
- * breaks: ANY_END       EARLY  the end of one child wakes the job, and the job does not look at the flow
+ * breaks: NO_FENCE      TWICE  the record does not check whether the claim still exists
+ * breaks: ANY_END       EARLY  the end of one child wakes the job, and the job does not check the flow
  *
- * Left out on purpose: how the end of the last child ends the flow, see resolve.pml, and signals, see signal.pml.
+ * Not modelled on purpose: how the end of the last child ends the flow, see resolve.pml, and signals, see signal.pml.
  */
 #ifndef NW
-#define NW 2              /* runs at the same time, frozen ones included */
+#define NW 2              /* attempts at the same time, including frozen ones */
 #endif
 #ifndef NM
 #define NM 2              /* maintenance processes that wake jobs */
@@ -47,14 +47,14 @@
 #define OVER 3
 
 byte place = READY;
-byte token = 0;           /* of the claim; grows */
+byte token = 0;           /* of the claim; increases */
 bool orphan = false;      /* the worker that has the claim is dead */
-byte takes = 1;           /* how often the supervisor takes the claim of a worker that lives */
+byte takes = 1;           /* how often the supervisor reclaims the job of a living worker */
 byte early = 1;           /* how often the user runs the job */
 bool recorded = false;    /* the record of the step that spawns */
 byte flows = 0;
 byte live = 0;            /* children that have not ended */
-bool ended = false;       /* the flow has */
+bool ended = false;       /* the flow has ended */
 bool sent = false;        /* the row in signals, committed with that */
 bool matched = false;
 bool held = false;        /* this row is locked */

@@ -1,12 +1,12 @@
-/* Limits of each partition: claimers that walk over the lanes, try the lock of a lane, count what runs there and take one; settlements that free a place.
- * sql/schema/18_lane_picks.sql (pick_below, pick_from_lane), 17_lane_limits.sql (count_lane) and
- * 20_claim_gated.sql (the notifications) say the same in SQL.
+/* Limits of each partition: workers that go through the lanes, try the lock of a lane, count its running jobs and claim one, and settlements
+ * that free a place. The SQL is in sql/schema/18_lane_picks.sql (pick_below, pick_from_lane), 17_lane_limits.sql (count_lane) and
+ * 20_claim_gated.sql (the notifications).
  *
- * A claim never waits for the lock of a lane: it passes the lane. If it then finds nothing, it searches again soon. A worker commits what it settled with its next claim.
- * A claim decides whether to tell idle workers before it commits, and they are told at the commit.
+ * A claim never waits for the lock of a lane: it skips the lane. If it then finds no job, it searches again soon. A worker commits its settlement
+ * with its next claim. A claim decides before its commit whether to notify idle workers. They are notified at the commit.
  *
- *   TOO_MANY  more than EACH jobs of a lane run at a moment
- *   ASLEEP    a job waits, its lane has room, and a worker sleeps with nothing on its way while the others run long jobs
+ *   TOO_MANY  more than EACH jobs of a lane run at the same time
+ *   ASLEEP    a job waits, its lane has room, and a worker sleeps with no wake on its way while the others run long jobs
  *
  * holds:
  * holds:  EACH=2
@@ -14,14 +14,14 @@
  * holds:  DIES
  * wide:   NC=3 EACH=2 JOBS=3 LATER=2 DIES
  * breaks: NO_LOCK     TOO_MANY  two count at the same time
- * breaks: EARLY_COUNT TOO_MANY  the count is made before the lock is had
- * breaks: EARLY_FREE  TOO_MANY  the lock is let go of before the claim is visible
- * breaks: NO_SOON EACH=2 NC=3 JOBS=3 LATER=0 ASLEEP  who passed a locked lane sleeps; a job of the lane ended after the holder of the lock had counted
- * breaks: NO_LEFT NC=3 ASLEEP  who goes on to another lane leaves a free place and tells no other
- * breaks: NO_NONE     ASLEEP    who finds nothing after a settlement tells no other
- * breaks: DIES NO_DEATH_TELL ASLEEP  nor does the supervisor that returns the job of a dead worker
+ * breaks: EARLY_COUNT TOO_MANY  the count is made before the lock is acquired
+ * breaks: EARLY_FREE  TOO_MANY  the lock is released before the claim is visible
+ * breaks: NO_SOON EACH=2 NC=3 JOBS=3 LATER=0 ASLEEP  a worker that skipped a locked lane sleeps; a job of that lane ended after the count
+ * breaks: NO_LEFT NC=3 ASLEEP  a worker that continues with another lane leaves a free place and notifies no other
+ * breaks: NO_NONE     ASLEEP    a worker that finds no job after a settlement notifies no other
+ * breaks: DIES NO_DEATH_TELL ASLEEP  the supervisor that returns the job of a dead worker notifies no worker
  *
- * Poll backstop left out on purpose.
+ * The poll is not modelled on purpose.
  */
 #ifndef NC
 #define NC 2              /* workers */
@@ -48,7 +48,7 @@
 
 byte waiting[2];          /* ready jobs, committed */
 byte running[2];          /* committed */
-byte owner[2];            /* who holds the lock of each lane, from 1 */
+byte owner[2];            /* the worker that holds the lock of each lane, from 1 */
 bool asleep[NC];
 byte sleeping = 0;        /* workers that are idle */
 bool nudged[NC];
@@ -64,7 +64,7 @@ inline tell() {           /* in an atomic */
     od
 }
 
-inline wake_one() {       /* in an atomic: one idle worker; who is about to sleep sees a new epoch and claims once more */
+inline wake_one() {       /* in an atomic: one idle worker; a worker that is about to sleep sees a new epoch and claims again */
     byte w_; bool woken_;
     w_ = 0; woken_ = false;
     do
@@ -92,7 +92,7 @@ proctype Worker(byte me) {
     do
     :: true ->
         step = 0; took = false; passed = false; tells = false;
-        if :: lane = 0 :: lane = 1 fi;                     /* wherever its last claim ended */
+        if :: lane = 0 :: lane = 1 fi;                     /* the lane at which its last claim ended */
         do
         :: step < 2 && !took ->
             lane = 1 - lane; step++;
@@ -108,7 +108,7 @@ proctype Worker(byte me) {
             :: locked ->
                 atomic {
 #ifndef EARLY_COUNT
-                    count(lane);                           /* a statement of its own */
+                    count(lane);                           /* a separate statement */
 #endif
                     took = (seen < EACH && waiting[lane] > 0)
                 };
@@ -159,7 +159,7 @@ proctype Worker(byte me) {
                 };
                 goto out
 #endif
-            :: true                                        /* a short job; the claim comes next */
+            :: true                                        /* a short job, then the next claim */
             :: true -> (sleeping == 0 || !STARTABLE)       /* a job that takes as long as a worker is idle and could run another */
             fi;
             had = lane
@@ -184,7 +184,7 @@ active proctype Producer() {
 }
 
 active proctype Monitor() {
-    timeout;                                               /* nothing else can run */
+    timeout;                                               /* no other process can run */
     require(ASLEEP, done == JOBS + LATER)
 }
 

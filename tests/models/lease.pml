@@ -1,38 +1,38 @@
-/* The lease: two supervisors, each with a child, one job, and a clock. Who may claim, who may take over, whose settlement counts.
+/* The lease: two supervisors, each with a worker, one job, and a clock. Which claims, reclaims and settlements are valid.
  *
- * Time is what is left: LEASE ticks of each lease by the database's clock, and of each deadline by the monotonic clock of its host. Both
- * run equally fast; everything else takes as long as it likes, so a slow network and a frozen host are any delay between two steps.
- * TICKS pass while both hosts live (afterwards the living stand still in time, and only the lease of a dead host runs out).
- * At most one host dies, and the database goes away at most OUTAGES times. A claim is two steps, what it sees and its commit: a
- * reclaim in between does not see it. A host's child is one process after another. Shared memory is batch.pml's.
+ * Time is the remaining time: LEASE ticks of each lease by the database's clock, and of each deadline by the monotonic clock of its host.
+ * Both clocks run equally fast. All other steps take any time, so a slow network and a frozen host are a delay between two steps.
+ * TICKS pass while both hosts live. Afterwards time stands still for living hosts, and only the lease of a dead host expires.
+ * At most one host dies, and the database is unavailable at most OUTAGES times. A claim has two steps, its snapshot and its commit: a
+ * reclaim in between does not see it. A host has one worker process after another. batch.pml has the shared memory.
  *
  * Proved within these bounds:
- *   LATE          a child sends no claim once the lease has lapsed by the database's clock
- *   LAPSED        the database executes no claim under a lapsed lease, however late the statement arrives
- *   ROBBED        nobody is reclaimed who holds a lease
- *   STRANGER      a settlement is accepted from the claim that holds the job, and from no other
- *   TWICE         no two runs of the job are both settled
+ *   LATE          a worker sends no claim once the lease has expired by the database's clock
+ *   LAPSED        the database executes no claim under an expired lease, however late the statement arrives
+ *   ROBBED        no supervisor with a valid lease is reclaimed
+ *   STRANGER      a settlement is accepted only from the claim that holds the job
+ *   TWICE         no two attempts of the job are both settled
  *   LOST          the job ends
- * with EXCLUSIVE (a kind whose runs are ended before the deadline; its timer rings in time):
- *   SIDE_BY_SIDE  no run starts while another one is under way. Without it two runs may overlap, after a lapse; STRANGER still holds
- * with PROMPT (each living supervisor beats in time whenever the database is there):
+ * with EXCLUSIVE (a kind whose attempts are ended before the deadline, by a timer that fires in time):
+ *   SIDE_BY_SIDE  no attempt starts during another one. Without it two attempts may overlap after an expiry; STRANGER still holds
+ * with PROMPT (each living supervisor renews in time whenever the database is available):
  *   EVICTED       no living supervisor is ever reclaimed, also not after an outage that was longer than the lease
  *
  * holds:
  * holds:  EXCLUSIVE
  * holds:  PROMPT OUTAGES=1
  * wide:   LEASE=3 TICKS=4
- * breaks: NO_DEADLINE           LATE          the child does not look at the deadline
- * breaks: FROM_ANSWER           LATE          the deadline counts from the answer to the beat and not from before its sending
- * breaks: CLAIM_UNCHECKED       LAPSED        the claim does not look at the lease itself
- * breaks: RECLAIM_UNCHECKED     ROBBED        the lapsed are looked for first and deleted later, without a second look
- * breaks: NO_FENCE              STRANGER      a settlement asks for the job and not for its claim
- * breaks: REOPENS               TWICE         a settlement does not even ask whether the job still runs
- * breaks: NO_RECLAIM            LOST          nobody takes over from the dead
- * breaks: NO_ORPHANS            LOST          nobody looks for rows of children that are registered nowhere
+ * breaks: NO_DEADLINE           LATE          the worker does not check the deadline
+ * breaks: FROM_ANSWER           LATE          the deadline counts from the answer to the renewal and not from before its sending
+ * breaks: CLAIM_UNCHECKED       LAPSED        the claim does not check the lease itself
+ * breaks: RECLAIM_UNCHECKED     ROBBED        expired supervisors are searched first and deleted later, without a second check
+ * breaks: NO_FENCE              STRANGER      a settlement checks the job and not its claim
+ * breaks: REOPENS               TWICE         a settlement does not even check whether the job still runs
+ * breaks: NO_RECLAIM            LOST          no supervisor reclaims the jobs of a dead one
+ * breaks: NO_ORPHANS            LOST          no process searches for rows of unregistered workers
  * breaks: EXCLUSIVE FROM_ANSWER SIDE_BY_SIDE  as above
- * breaks: EXCLUSIVE OLD_CHILD   SIDE_BY_SIDE  a child goes on under the lease of its supervisor's next registration
- * breaks: PROMPT OUTAGES=1 NO_PATIENCE EVICTED  after an outage lapsed leases are reclaimed at once
+ * breaks: EXCLUSIVE OLD_CHILD   SIDE_BY_SIDE  a worker continues under the lease of its supervisor's next registration
+ * breaks: PROMPT OUTAGES=1 NO_PATIENCE EVICTED  after an outage, expired leases are reclaimed at once
  */
 #ifndef LEASE
 #define LEASE 2
@@ -66,22 +66,22 @@
 
 /* the database: supervisors and running */
 bool up = true;
-byte up_for = LEASE;            /* ticks since it is there, at most LEASE */
+byte up_for = LEASE;            /* ticks since it is available, at most LEASE */
 bool row_of[2];                 /* supervisor s is registered ... */
-byte id[2];                     /* ... as this; a child goes by the registration it was forked under */
-byte left[2];                   /* of its lease */
+byte id[2];                     /* ... with this id; a worker uses the registration under which it was forked */
+byte left[2];                   /* ticks of its lease */
 byte job = READY;               /* or ENDED, or the token of its claim */
 byte holder, holder_id;         /* of the claim: the host, and the registration */
-bool committed;                 /* the claim is seen by others */
+bool committed;                 /* the claim is visible to others */
 byte tokens;
 
 /* the hosts */
 bool alive[2] = true;
-byte known[2];                  /* the registration the supervisor believes in; 0: none */
-byte deadline[2];               /* on the notice, for the children */
-bool asked[2];                  /* a beat or a registration is under way */
-byte age[2];                    /* and so long ago it was sent, at most LEASE */
-bool running[2];                /* the child runs the job's code */
+byte known[2];                  /* the registration that the supervisor believes to have; 0: none */
+byte deadline[2];               /* in the control block, for the workers */
+bool asked[2];                  /* a renewal or a registration is on its way */
+byte age[2];                    /* ticks since it was sent, at most LEASE */
+bool running[2];                /* the worker runs the job's code */
 byte ticks, deaths, outages;
 byte settled;                   /* ghost */
 
@@ -89,7 +89,7 @@ byte settled;                   /* ghost */
 #define OVER (job == ENDED)
 
 #ifdef EXCLUSIVE
-#define MARGIN 1                /* ticks before the deadline in which such a run is ended, and none is begun */
+#define MARGIN 1                /* ticks before the deadline in which an attempt is ended, and none is started */
 #else
 #define MARGIN 0
 #endif
@@ -116,7 +116,7 @@ byte settled;                   /* ghost */
 
 inline give_back() { job = READY; holder = 0; holder_id = 0; committed = false }
 
-inline take_over(o) {           /* one transaction: supervisor, children, rows that are seen */
+inline take_over(o) {           /* one transaction: supervisor, workers, visible rows */
   require(ROBBED, row_of[o] && left[o] == 0);
 #ifdef PROMPT
   require(EVICTED, !alive[o]);
@@ -183,14 +183,14 @@ end:
   :: atomic { !alive[s] || OVER -> break }
   :: atomic { alive[s] && known[s] && job == READY && IN_LEASE(s) -> seat = known[s]; require(LATE, OURS(s, seat) && left[s]) };  /* the claim is sent */
      if
-     :: atomic { up && job == READY && GRANTED(s, seat) ->    /* it takes its locks */
+     :: atomic { up && job == READY && GRANTED(s, seat) ->    /* it acquires its locks */
           require(LAPSED, OURS(s, seat) && left[s]);
           assert(tokens < 200); tokens++; token = tokens; job = token; holder = s; holder_id = seat; committed = false };
         if
         :: atomic { job == token -> committed = true }        /* it commits */
         :: atomic { job != token -> token = 0 }               /* or is rolled back by an outage */
         fi
-     :: atomic { !up || job != READY || !OURS(s, seat) || !left[s] -> token = 0 }                       /* nothing to take */
+     :: atomic { !up || job != READY || !OURS(s, seat) || !left[s] -> token = 0 }                       /* no job to claim */
      fi;
      if
      :: atomic { !token || !alive[s] }
@@ -200,7 +200,7 @@ end:
 #ifdef OLD_CHILD
           :: deadline[s] <= MARGIN -> skip
 #else
-          :: deadline[s] <= MARGIN || known[s] != seat -> skip         /* it is handed back instead */
+          :: deadline[s] <= MARGIN || known[s] != seat -> skip         /* the job is released instead */
 #endif
           :: else -> require(SIDE_BY_SIDE, !running[1 - s]); running[s] = true
           fi
@@ -209,7 +209,7 @@ end:
 #endif
         };
         if
-        :: atomic { running[s] -> running[s] = false };       /* it returns: settled, as soon as the database is there */
+        :: atomic { running[s] -> running[s] = false };       /* it returns: settled as soon as the database is available */
            if
            :: atomic { alive[s] && up ->
                 if
@@ -222,7 +222,7 @@ end:
            :: !alive[s]
            fi
 #ifdef EXCLUSIVE
-        :: atomic { running[s] && deadline[s] <= MARGIN -> running[s] = false };                             /* its timer rings: handed back */
+        :: atomic { running[s] && deadline[s] <= MARGIN -> running[s] = false };                             /* its timer fires: released */
            goto back
         :: atomic { !running[s] && alive[s] };                /* it was not started */
 back:      if
@@ -240,7 +240,7 @@ back:      if
 #define LESS(what, s) what[s] = (what[s] -> what[s] - 1 : 0)
 #define AGES(s) age[s] = (asked[s] && age[s] < LEASE -> age[s] + 1 : age[s])
 #ifdef EXCLUSIVE
-#define IN_TIME(s) (!(running[s] && deadline[s] <= MARGIN))        /* the child's timer rings before that */
+#define IN_TIME(s) (!(running[s] && deadline[s] <= MARGIN))        /* the worker's timer fires before that */
 #else
 #define IN_TIME(s) true
 #endif

@@ -1,22 +1,23 @@
-/* Rate limits of each partition: claimers that pass lanes without a token, note when the next token of a lane with jobs comes, and a supervisor's timer
- * for the earliest of them. sql/schema/17_lane_limits.sql (take_lane_token, note_opening, next_opening), 18_lane_picks.sql (pick_from_lane),
- * 20_claim_gated.sql (the notifications), workers/claim/wakes.py and supervisor/events/poll.py say the same.
+/* Rate limits of each partition: workers that skip lanes without a token and store when the next token of a lane with jobs comes, and a
+ * supervisor's timer for the earliest of them. The code is in sql/schema/17_lane_limits.sql (take_lane_token, note_opening, next_opening),
+ * 18_lane_picks.sql (pick_from_lane), 20_claim_gated.sql (the notifications), workers/claim/wakes.py and supervisor/events/poll.py.
  *
- * A lane has one token, and gets it back two ticks after it was taken. A producer adds a job to a lane that may be shut. A claim searches the lanes from
- * anywhere. A lane whose lock is held is passed (lane.pml shows when the claim must be repeated). A claim that took a job wakes another worker if a lane that was noted is open.
+ * A lane has one token, and gets it back two ticks after it was taken. A producer adds a job to a lane that may have no token. A claim searches the
+ * lanes from any position. It skips a lane whose lock is held (lane.pml shows when the claim must be repeated). A claim that got a job wakes another
+ * worker if a noted lane has a token again.
  *
  *   OVER    two jobs of a lane have started within two ticks
  *   ASLEEP  a job waits, and all workers sleep with no timer and no wake on its way
  *
  * holds:
- * breaks: NO_LOCK          OVER    two take the same token of a lane
- * breaks: EARLY_LOOK       OVER    the token is looked up by the statement that waits for nothing, before the lock
- * breaks: NO_NOTE          ASLEEP  a lane that a claim finds shut is not noted
- * breaks: NO_LAST JOBS=2   ASLEEP  who takes the token of a lane with more jobs notes nothing
- * breaks: NO_TELL JOBS=2   ASLEEP  who leaves a lane whose token has come wakes no other
- * breaks: LATE_LOOK        ASLEEP  a token that comes during the claim that found none sets no timer
+ * breaks: NO_LOCK          OVER    two claims take the same token of a lane
+ * breaks: EARLY_LOOK       OVER    the token is read by an earlier statement, before the lock
+ * breaks: NO_NOTE          ASLEEP  a lane that a claim finds without a token is not noted
+ * breaks: NO_LAST JOBS=2   ASLEEP  a claim that takes the token of a lane with more jobs does not note the lane
+ * breaks: NO_TELL JOBS=2   ASLEEP  a claim that leaves a lane whose token has come wakes no other worker
+ * breaks: LATE_LOOK        ASLEEP  a token that comes during a claim that found none sets no timer
  *
- * Poll backstop and the end of walks after 500 lanes left out on purpose.
+ * The poll and the end of a search after 500 lanes are not modelled on purpose.
  */
 #ifndef NC
 #define NC 2              /* workers of one supervisor */
@@ -45,7 +46,7 @@ byte timer = NEVER;
 bool idle[NC];
 byte sleeping = 0;
 bool nudged[NC];
-byte epoch = 0;           /* notifications: a worker that has missed one claims again */
+byte epoch = 0;           /* notifications: a worker that has not noticed one claims again */
 
 #define left (waiting[0] + waiting[1] + adds)
 
@@ -138,7 +139,7 @@ again:
 #endif
             };
             if
-            :: true                                       /* a short job: the next claim */
+            :: true                                       /* a short job, then the next claim */
             :: true -> (sleeping == 0 || left == 0)       /* a job that takes as long as another worker is idle */
             fi
         :: !took ->
@@ -176,7 +177,7 @@ active proctype Supervisor() {
 }
 
 active proctype Monitor() {
-    timeout;                                              /* nothing else can run */
+    timeout;                                              /* no other process can run */
     require(ASLEEP, left == 0)
 }
 

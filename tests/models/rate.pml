@@ -1,8 +1,9 @@
-/* Rate limits: claimers that count the tokens under a lock and take one; a supervisor's timer for the next token, which wakes one idle worker.
- * sql/schema/14_rates.sql, 20_claim_gated.sql, workers/claim/wakes.py (rest, report_opening) and supervisor/events/poll.py say the same.
+/* Rate limits: workers that count the tokens under a lock and take one, and a supervisor's timer for the next token, which wakes one idle worker.
+ * The code is in sql/schema/14_rates.sql, 20_claim_gated.sql, workers/claim/wakes.py (rest, report_opening) and supervisor/events/poll.py.
  *
  * A token comes with each tick, unless the bucket is full. A claim that finds no token, or takes the last one while jobs wait, reports the next tick.
- * One that leaves tokens and jobs wakes another worker at once. The supervisor keeps the earliest report. At that tick it wakes one worker that shows itself idle; if there is none, nothing happens.
+ * A claim that leaves tokens and jobs wakes another worker at once. The supervisor keeps the earliest report. At that tick it wakes one worker whose idle
+ * flag is set. If there is none, the timer has no effect.
  *
  *   OVER    more jobs have started than the burst and the ticks allow
  *   ASLEEP  a job waits, and all workers sleep with no timer and no wake on its way
@@ -11,15 +12,15 @@
  * holds:  BURST=2 NC=3
  * holds:  DIES
  * wide:   BURST=2 NC=3 JOBS=5 DIES
- * breaks: NO_LOCK     OVER    two count the same token
+ * breaks: NO_LOCK     OVER    two claims count the same token
  * breaks: EARLY_COUNT OVER    the count is made by the statement that waits for the lock
- * breaks: NO_LAST NC=3 ASLEEP  who takes the last token reports nothing, and the others sleep
- * breaks: NO_EMPTY    ASLEEP  who finds no token reports nothing
- * breaks: NO_PASS_ON BURST=2 NC=3 ASLEEP  who leaves a token wakes no other
- * breaks: EARLY_REPORT ASLEEP the report comes before the worker shows itself idle: the timer finds no worker
+ * breaks: NO_LAST NC=3 ASLEEP  a claim that takes the last token reports no tick, and the other workers sleep
+ * breaks: NO_EMPTY    ASLEEP  a claim that finds no token reports no tick
+ * breaks: NO_PASS_ON BURST=2 NC=3 ASLEEP  a claim that leaves a token wakes no other worker
+ * breaks: EARLY_REPORT ASLEEP the report comes before the worker sets its idle flag: the timer finds no worker
  * breaks: DIES NO_DEATH_WAKE ASLEEP  a worker dies before its report, and the supervisor wakes no other
  *
- * Poll backstop left out on purpose.
+ * The poll is not modelled on purpose.
  */
 #ifndef NC
 #define NC 2              /* workers of one supervisor */
@@ -102,7 +103,7 @@ proctype Worker(byte me) {
         :: took ->
 #ifdef DIES
             if
-            :: atomic { gone < NC - 1 -> gone++;          /* killed before its report; the job is over */
+            :: atomic { gone < NC - 1 -> gone++;          /* killed before its report; the job has ended */
 #ifndef NO_DEATH_WAKE
                     wake_one()
 #endif
@@ -118,7 +119,7 @@ proctype Worker(byte me) {
             atomic { if :: !last && waiting > 0 -> wake_one() :: else fi };
 #endif
             if
-            :: true                                       /* a short job: the next claim */
+            :: true                                       /* a short job, then the next claim */
             :: true -> (sleeping == 0 || waiting == 0)    /* a job that takes as long as another worker is idle */
             fi
         :: else ->
@@ -154,7 +155,7 @@ active proctype Supervisor() {
 }
 
 active proctype Monitor() {
-    timeout;                                              /* nothing else can run */
+    timeout;                                              /* no other process can run */
     require(ASLEEP, waiting == 0)
 }
 

@@ -1,22 +1,22 @@
-/* Sessions of a remote worker: two gateways, one worker, two jobs. Which gateway may act for a session, and who knows what it has claimed.
+/* Sessions of a remote worker: two gateways, one worker, two jobs. Which gateway may act for a session, and which process knows its claims.
  *
- * The worker has one stream at a time, to either gateway. It breaks BREAKS times; the gateway may notice that at any later time. What is on its
- * way is then lost: a TaskBatch, a result, an acknowledgement. The worker resumes its session at either gateway and names the tasks that
- * it holds. It may also start again without memory (RESTARTS). A gateway is killed KILLS times and starts again at once: its sessions are
- * forgotten, and a claim that it had sent may still commit, at any later time. A claim is two steps, its check and its commit; its answer
- * is a third. Attaching a session is a transaction and an answer. A session's lease ends if no gateway renews it, or at any time for EXPIRES
- * times (a gateway's host that was frozen). A task's lease ends at any time for LAPSES times.
- * One statement in the database is one step. A claim takes one job. Rows of sessions that do not exist any more are found by maintenance.
+ * The worker has one stream at a time, to either gateway. It breaks BREAKS times; the gateway may notice that at any later time. Messages on
+ * their way are then lost: a TaskBatch, a result, an acknowledgement. The worker resumes its session at either gateway and names the tasks that
+ * it holds. It may also start again without memory (RESTARTS). A gateway is killed KILLS times and starts again at once: it forgets its
+ * sessions, and a claim that it had sent may still commit at any later time. A claim is two steps, its check and its commit; its answer
+ * is a third. Attaching a session is a transaction and an answer. A session's lease expires if no gateway renews it, or EXPIRES times at any
+ * time (the host of a gateway was frozen). A task's lease expires LAPSES times at any time.
+ * One statement in the database is one step. A claim takes one job. Maintenance finds the rows of sessions that no longer exist.
  * Not modelled: the leases of supervisors (lease.pml), limits, several Readys.
  *
  * Proved within these bounds:
- *   ROBBED        a gateway takes a task or a session back by itself only if no other gateway has attached the session since
- *   UNSTARTED     what is released as not started was never received, and is not received later
- *   LATE          a claim takes nothing if another gateway had attached the session before its check
+ *   ROBBED        a gateway reclaims a task or ends a session only if no other gateway has attached the session since
+ *   UNSTARTED     a task that is released as not started was never received, and is not received later
+ *   LATE          a claim gets no job if another gateway had attached the session before its check
  *   STRANGER      a settlement is accepted from the claim that holds the job
  *   TWICE         no job is settled twice
- *   ACKED         what is acknowledged is recorded, or was lost before
- *   LOST          every job ends: none stays with a session that does not know it
+ *   ACKED         an acknowledged result is recorded, or was lost before
+ *   LOST          every job ends: none stays with a session that does not have it
  *
  * holds:  BREAKS=1 LAPSES=1
  * holds:  KILLS=1 LAPSES=1
@@ -27,17 +27,17 @@
  * holds:  J=1 BREAKS=1 RESTARTS=1
  * holds:  J=1 BREAKS=1 EXPIRES=1
  * holds:  J=1 KILLS=1 RESTARTS=1
- * breaks: BREAKS=1 LAPSES=1 ATTACH_KEEPS   ROBBED     attaching does not change `attached`, so the gateway before passes each check
- * breaks: BREAKS=1 LAPSES=1 NO_HOLD        ROBBED     what a gateway does by itself does not check `attached` in its transaction (hold_session)
+ * breaks: BREAKS=1 LAPSES=1 ATTACH_KEEPS   ROBBED     an attach does not change `attached`, so the earlier gateway passes each check
+ * breaks: BREAKS=1 LAPSES=1 NO_HOLD        ROBBED     a gateway's own transactions do not check `attached` (hold_session)
  * breaks: BREAKS=1 CLAIM_UNCHECKED         LATE       the claim does not check `attached`
- * breaks: BREAKS=1 KEEPS_UNHEARD           LOST       attaching releases nothing, and nothing is looked for later (release_unheard)
- * breaks: KILLS=1 BREAKS=1 J=1 ONE_LOOK    LOST       it is looked for only when attaching: the claim of a killed gateway commits later
- * breaks: LOOKS_IN_CLAIM                   UNSTARTED  it is looked for while a claim of this gateway is on its way
- * breaks: BREAKS=1 RELEASES_HELD           UNSTARTED  attaching releases what the worker says that it holds
- * breaks: RESTARTS=1 NO_LINGER_END         LOST       a session whose worker does not come back is kept for as long as its gateway lives
- * breaks: BREAKS=1 ANSWER_FORGOTTEN        LOST       the answer to a claim whose stream is gone counts as known, and is not released
+ * breaks: BREAKS=1 KEEPS_UNHEARD           LOST       an attach releases no task, and no later check does (release_unheard)
+ * breaks: KILLS=1 BREAKS=1 J=1 ONE_LOOK    LOST       only an attach checks for unheard tasks: the claim of a killed gateway commits later
+ * breaks: LOOKS_IN_CLAIM                   UNSTARTED  the check for unheard tasks runs while a claim of this gateway is on its way
+ * breaks: BREAKS=1 RELEASES_HELD           UNSTARTED  an attach releases tasks that the worker reports as held
+ * breaks: RESTARTS=1 NO_LINGER_END         LOST       a session whose worker does not reconnect is kept for as long as its gateway lives
+ * breaks: BREAKS=1 ANSWER_FORGOTTEN        LOST       the jobs of a claim whose stream is gone count as known, and are not released
  * breaks: KILLS=1 ACK_FIRST                ACKED      a result is acknowledged before it is committed
- * breaks: J=1 BREAKS=1 LAPSES=1 NO_FENCE   STRANGER   a settlement asks for the job and not for its claim
+ * breaks: J=1 BREAKS=1 LAPSES=1 NO_FENCE   STRANGER   a settlement checks the job and not its claim
  */
 #ifndef J
 #define J 2
@@ -78,23 +78,23 @@
 
 /* the database */
 byte row[3];                    /* of job j: READY, ENDED, or its token */
-byte owner[3];                  /* and the session */
+byte owner[3];                  /* and its session */
 byte tokens, sessions;
 bool alive[S];
 byte attached[S];
 
 /* the worker */
 byte conn;                      /* its stream: the gateway plus one, or 0 */
-byte gen;                       /* and which stream it is */
+byte gen;                       /* the number of the stream */
 bool welcome;
 byte mine;                      /* its session */
-byte has[3];                    /* of job j: the token that it runs it under, or 0 */
+byte has[3];                    /* of job j: the token under which the worker runs it, or 0 */
 bool said[3];                   /* the result was sent on this stream */
 
 /* the gateways: of the sessions that they believe to have, `attached`; [session * 2 + gateway] */
 byte att[S * 2];
-byte heard[6], h_of[6];         /* of job j: the token that it knows, and the session; [j * 2 + gateway] */
-byte at_gen[2], at_s[2];        /* its open stream, and whose */
+byte heard[6], h_of[6];         /* of job j: the token that the gateway has, and the session; [j * 2 + gateway] */
+byte at_gen[2], at_s[2];        /* its open stream, and the session of that stream */
 byte c_step[2], c_s[2], c_a[2], c_gen[2], c_j[2], c_t[2];  /* the claim on its way */
 bool x_step[2];                 /* a session is attached, and the answer is on its way */
 byte x_s[2], x_a[2], x_gen[2], x_row[6];
@@ -105,8 +105,8 @@ byte breaks, kills, restarts, expires, lapses;
 
 /* ghosts */
 byte where[S];                  /* the gateway that attached the session last, plus one */
-bool current[2];                /* it was this one when the claim was checked */
-bool got[MOST], freed[MOST];    /* by token: the worker has received it; it was released as not started */
+bool current[2];                /* this gateway had attached it last when the claim was checked */
+bool got[MOST], freed[MOST];    /* by token: received by the worker; released as not started */
 
 #define ATT(s) att[(s) * 2 + g]
 #define HEARD(j) heard[(j) * 2 + g]
@@ -128,7 +128,7 @@ inline back(j) { row[j] = READY; owner[j] = 0 }
 inline unstarted(j) { require(UNSTARTED, !got[row[j]]); freed[row[j]] = true; back(j) }
 
 inline cut() { conn = 0; welcome = false; said[1] = false; said[2] = false }
-inline lose() { breaks < BREAKS; breaks++; cut() }      /* what was sent does not arrive: the stream breaks */
+inline lose() { breaks < BREAKS; breaks++; cut() }      /* a sent message does not arrive: the stream breaks */
 
 inline end_lease(s) {                                   /* reclaim */
   alive[s] = false;
@@ -189,7 +189,7 @@ inline learn(j) {
 #define CLAIMS(s) (c_step[g] && c_s[g] == (s))
 #endif
 
-inline look(j) {                                        /* release_unheard; a claim waits until it is over */
+inline look(j) {                                        /* release_unheard; a claim waits until this has finished */
   s = owner[j];
   if
   :: HOLD(s) -> unstarted(j)
@@ -300,7 +300,7 @@ end:
        :: !LINKED(s_gen[g])
        fi;
        s_step[g] = 0; s_j[g] = 0; s_t[g] = 0; s_gen[g] = 0; i = 0 }
-  /* what it does by itself */
+  /* its own actions */
   :: atomic { lapses < LAPSES && HEARD(1) && !(s_step[g] == 1 && s_j[g] == 1) -> lapse(1) }
   :: atomic { lapses < LAPSES && HEARD(2) && !(s_step[g] == 1 && s_j[g] == 2) -> lapse(2) }
 #if !defined(KEEPS_UNHEARD) && !defined(ONE_LOOK)
@@ -315,7 +315,7 @@ end:
        :: HOLD(s) -> require(ROBBED, where[s] == g + 1); end_lease(s); forget(s); s = 0
 #endif
        fi }
-  :: atomic { (STALE(1) || STALE(2) || STALE(3) || STALE(4) || STALE(5)) ->        /* a renewal finds out */
+  :: atomic { (STALE(1) || STALE(2) || STALE(3) || STALE(4) || STALE(5)) ->        /* a renewal notices it */
        if :: STALE(1) -> s = 1 :: STALE(2) -> s = 2 :: STALE(3) -> s = 3 :: STALE(4) -> s = 4 :: STALE(5) -> s = 5 fi;
        forget(s); s = 0 }
   :: atomic { kills < KILLS -> kills++;
@@ -348,7 +348,7 @@ active proctype Database() {
   atomic { row[2] = (J == 2 -> READY : ENDED); run Gateway(0); run Gateway(1) }
 end:
   do
-  :: atomic { z_s -> if :: take(z_s, t, j) :: true fi; z_s = 0; t = 0; j = 0 }     /* the last claim of a killed gateway: commits, or never does */
+  :: atomic { z_s -> if :: take(z_s, t, j) :: true fi; z_s = 0; t = 0; j = 0 }     /* the last claim of a killed gateway commits, or never does */
   :: atomic { owner[1] && row[1] != ENDED && !alive[owner[1]] -> back(1) }
   :: atomic { owner[2] && row[2] != ENDED && !alive[owner[2]] -> back(2) }
   :: atomic { (DUE(1) || DUE(2) || DUE(3) || DUE(4) || DUE(5)) ->
@@ -358,6 +358,6 @@ end:
   od
 }
 
-active proctype Monitor() {     /* nothing can move any more */
+active proctype Monitor() {     /* no process can make a step */
   timeout -> require(LOST, row[1] == ENDED && row[2] == ENDED)
 }

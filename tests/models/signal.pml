@@ -1,10 +1,10 @@
 /* Signals and the jobs that wait for them: two senders, a job that takes two signals of one topic, a user who runs it early, and
- * maintenance processes that match. sql/schema/37_signals.sql and workers/run/steps.py say the same.
+ * maintenance processes that match. The code is in sql/schema/37_signals.sql and workers/run/steps.py.
  *
- * The worker looks for a signal that the job has not taken. If there is none, one commit writes the wait and suspends the job. A
- * maintenance process locks a new signal, then looks for waits; it locks a new wait, then looks for signals. What was looked at is
- * marked. A signal stays new while a wait of its topic is locked by another process, whose look may be older than the signal.
- * Notifications are not in the model: a process may look at any time, so all of them may be lost.
+ * The worker searches for a signal that the job has not taken. If there is none, one commit writes the wait and suspends the job. A
+ * maintenance process locks a new signal, then searches for waits; it locks a new wait, then searches for signals. It marks both as
+ * handled. A signal stays new while another process locks a wait of its topic, because its search may be older than the signal.
+ * Notifications are not in the model: a process may search at any time, so all notifications may be lost.
  *
  * Proved within these bounds:
  *   LOST   a signal is committed, and the job does not get it
@@ -14,11 +14,11 @@
  * wide:   NM=3
  * breaks: EARLY_LOOK    LOST   waits are read before the signal is locked
  * breaks: SKIPS_LOCKED  LOST   a signal counts as matched although a wait of its topic is locked
- * breaks: NO_NEW_WAITS  LOST   only new signals are looked at
+ * breaks: NO_NEW_WAITS  LOST   only new signals are handled, not new waits
  * breaks: WAIT_FIRST    LOST   the wait is committed before the job is suspended
  * breaks: NO_RECORD     TWICE  the job does not store which signals it has taken
  *
- * Left out on purpose: timeouts, which run the job as the user does, and tenants.
+ * Not modelled on purpose: timeouts, which run the job as the user does, and tenants.
  */
 #ifndef NM
 #define NM 2              /* maintenance processes */

@@ -1,27 +1,27 @@
-/* Caps: claimers that count what runs, under a lock, and take one more if there is room; settlements that free it; who sleeps is told.
- * sql/schema/16_claim_locks.sql (wake_held, lock_limit) and 20_claim_gated.sql say the same in SQL.
+/* Concurrency limits: workers that count the running jobs under a lock and claim one more if there is room, settlements that free a place,
+ * and wakes of sleeping workers. The SQL is in sql/schema/16_claim_locks.sql (wake_held, lock_limit) and 20_claim_gated.sql.
  *
- * A statement sees the rows that were committed when it began (its snapshot), never later ones. running is what is committed.
- * The lock is a row of claim_locks, which the first claim inserts. No other claim sees it before the commit; the key makes a second insert wait.
+ * A statement sees the rows that were committed when it began (its snapshot), never later ones. `running` is the committed number.
+ * The lock is a row of claim_locks, which the first claim inserts. No other claim sees it before the commit. The key makes a second insert wait.
  *
- *   TOO_MANY  more than CAP run at a moment
- *   ASLEEP    a job waits, a slot is free, and everybody sleeps with nothing on its way
+ *   TOO_MANY  more than CAP jobs run at the same time
+ *   ASLEEP    a job waits, a place is free, and all workers sleep with no wake on its way
  *
  * holds:
  * holds:  CAP=2 NC=3
  * holds:  DIES
  * wide:   CAP=2 NC=3 JOBS=4 DIES
- * breaks: NO_LOCK     TOO_MANY  two count at the same time
- * breaks: NO_KEY      TOO_MANY  two that find no row for the lock both insert one
+ * breaks: NO_LOCK     TOO_MANY  two claims count at the same time
+ * breaks: NO_KEY      TOO_MANY  two claims that find no row for the lock both insert one
  * breaks: EARLY_COUNT TOO_MANY  the count is made by the statement that waits for the lock: it began before the other's claim was there
- * breaks: EARLY_FREE  TOO_MANY  the lock is let go of before the claim is visible
- * breaks: NO_TELL     ASLEEP    who ends a job without claiming again tells nobody
- * breaks: DIES NO_DEATH_TELL  ASLEEP  nor does whoever gives back the job of a dead child, which somebody has cancelled meanwhile
+ * breaks: EARLY_FREE  TOO_MANY  the lock is released before the claim is visible
+ * breaks: NO_TELL     ASLEEP    a worker that ends a job and does not claim again notifies no other
+ * breaks: DIES NO_DEATH_TELL  ASLEEP  the supervisor notifies no worker after it ends the canceled job of a dead worker
  *
- * A child that settles claims next by itself and tells nobody; one that leaves tells. Poll backstop left out on purpose.
+ * A worker that settles claims next and notifies no other; a worker that exits notifies. The poll is not modelled on purpose.
  */
 #ifndef NC
-#define NC 2              /* children that claim */
+#define NC 2              /* workers that claim */
 #endif
 #ifndef CAP
 #define CAP 1
@@ -38,13 +38,13 @@
 #define TOO_MANY 1
 #define ASLEEP 2
 
-byte waiting = JOBS;      /* ready jobs under the cap */
-byte running = 0;         /* rows of running, committed */
+byte waiting = JOBS;      /* ready jobs under the limit */
+byte running = 0;         /* running jobs, committed */
 bool locked = false;
-bool made = false;        /* the row of the lock is there for all to see */
+bool made = false;        /* the row of the lock is visible to all */
 bool asleep[NC];
 bool nudged[NC];
-byte gone = 0;            /* children that have left or died */
+byte gone = 0;            /* workers that have exited or died */
 byte done = 0;
 
 inline tell() {
@@ -72,7 +72,7 @@ proctype Child(byte me) {
 #endif
 #endif
 #ifndef EARLY_COUNT
-        seen = running;                                   /* a statement of its own */
+        seen = running;                                   /* a separate statement */
 #endif
         took = false;
         if
@@ -96,7 +96,7 @@ proctype Child(byte me) {
         :: took ->
             if
 #ifdef DIES
-            :: gone < NC - 1 ->                           /* killed: the parent settles the job, cancelled */
+            :: gone < NC - 1 ->                           /* killed: the supervisor settles the job, cancelled */
                 atomic { gone++; running--; done++;
 #ifndef NO_DEATH_TELL
                     tell();
@@ -105,13 +105,13 @@ proctype Child(byte me) {
                 asleep[me] = true;
                 goto out
 #endif
-            :: gone < NC - 1 ->                           /* told to leave: it settles, and claims no more */
+            :: gone < NC - 1 ->                           /* drained: it settles, and claims no more */
                 atomic { gone++; running--; done++ };
 #ifndef NO_TELL
                 atomic { tell() };
 #endif
                 goto out
-            :: atomic { running--; done++ }               /* settled; the claim comes next */
+            :: atomic { running--; done++ }               /* settled, then the next claim */
             fi
         :: else ->
             atomic { asleep[me] = true };
@@ -126,7 +126,7 @@ out: skip
 }
 
 active proctype Monitor() {
-    timeout;                                              /* nothing else can run */
+    timeout;                                              /* no other process can run */
     require(ASLEEP, done == JOBS)
 }
 

@@ -1,8 +1,9 @@
 /* Unique jobs: producers that enqueue under one key, a worker, a retry by hand, maintenance that deletes dead keys.
- * sql/schema/09_unique.sql, 10_enqueue_unique.sql and 11_enqueue_keyed.sql say the same.
+ * The SQL is in sql/schema/09_unique.sql, 10_enqueue_unique.sql and 11_enqueue_keyed.sql.
  *
- * A key names its holder and is never released: the holder counts while it is live. A call that finds a live holder in one snapshot returns it and writes nothing. Any other call locks the key's row,
- * which waits for the transaction of another caller, and looks again. With REPLACE an enqueue changes the holder while it waits for its first attempt; otherwise a new job takes the key.
+ * A key names its holder and is never released: the holder counts while it is live. A call that finds a live holder in one snapshot returns it and
+ * writes nothing. Any other call locks the key's row, which waits for the transaction of another caller, and checks again. With REPLACE an enqueue
+ * changes the holder while it waits for its first attempt. Otherwise a new job takes the key.
  *
  *   TWICE   two live jobs of the key (with REPLACE: two that wait for their first attempt)
  *   ANSWER  a call returns no job, or one that does not exist
@@ -17,18 +18,18 @@
  * breaks: TWO_SNAPSHOTS TWICE   the tables are read one after the other, and a job moves between them
  * breaks: NO_TAKE       TWICE   a retry by hand takes no key
  * breaks: EARLY_SWEEP   TWICE   maintenance decides that a key is dead before it locks the key
- * breaks: STALE_ANSWER  ANSWER  who waited for the lock returns what was found before
- * breaks: REPLACE NO_AGAIN    LOST  a holder that has just started is taken for one that was changed
+ * breaks: STALE_ANSWER  ANSWER  a call that waited for the lock returns the job that it found before
+ * breaks: REPLACE NO_AGAIN    LOST  a holder that has just started counts as changed
  * breaks: REPLACE NO_ROW_LOCK LOST  a claim takes the row that an enqueue is about to change
- * breaks: REPLACE NO_NEW_KEY  TWICE the new job beside a started one does not take the key
+ * breaks: REPLACE NO_NEW_KEY  TWICE the new job does not take the key from a started one
  *
- * Left out on purpose: the time of a key, several keys in a call, which are locked in their order, and what the history deletes.
+ * Not modelled on purpose: the time of a key, several keys in a call, which are locked in order, and deletions from the history.
  */
 #ifndef NP
 #define NP 2              /* producers */
 #endif
 #ifndef CALLS
-#define CALLS 2           /* of each */
+#define CALLS 2           /* of each producer */
 #endif
 #ifndef JOBS
 #define JOBS 5
@@ -44,17 +45,17 @@
 #define LOST 3
 
 #define NONE 0
-#define HIDDEN 1          /* of a transaction that has not committed */
+#define HIDDEN 1          /* in a transaction that has not committed */
 #define WAITING 2
 #define RUNNING 3
 #define OVER 4
 
 byte place[JOBS];         /* a job is its number; 0 is no job */
-bool begun[JOBS];         /* it has begun an attempt */
+bool begun[JOBS];         /* the job has begun an attempt */
 byte payload[JOBS];
 byte next = 1;
 byte key = 0;             /* the holder in the key's committed row */
-bool locked = false;      /* the key's row */
+bool locked = false;      /* the key's row is locked */
 bool held[JOBS];          /* the job's row is locked */
 byte texts = 0;           /* payloads so far */
 byte last = 0;            /* the payload of the last commit */
@@ -150,7 +151,7 @@ again:  counts = false;
 #else
             look(holder, counts);
             if
-            :: counts -> goto again                       /* it has moved meanwhile */
+            :: counts -> goto again                       /* the job has moved meanwhile */
             :: else -> add()
             fi
 #endif
@@ -190,7 +191,7 @@ again:  counts = false;
     atomic { calling--; holder = 0; before = 0; mine = 0; text = 0; counts = false }
 }
 
-inline pick(state) {      /* in an atomic: any job that is there, or 0 */
+inline pick(state) {      /* in an atomic: any job in this state, or 0 */
     job = 1;
     do
     :: job < next && place[job] == state -> break
@@ -272,7 +273,7 @@ active proctype Sweep() {
 
 active proctype Monitor() {
     byte i = 1; bool kept = false;
-    timeout;              /* nothing else can run */
+    timeout;              /* no other process can run */
     atomic {
         do
         :: i < next -> kept = kept || (place[i] == WAITING && payload[i] == last); i++

@@ -1,20 +1,20 @@
-/* Who waits for the end of a job is told of it: a waiter that listens, says so and looks, and those who end jobs, who look whether
- * somebody waits. sql/schema/05_wake.sql, announce_wait.sql, wait_for_settlements.sql and handlers/_enqueue/client.py say the same in code.
+/* Sessions that wait for the end of a job are notified: a waiter listens, announces its wait and reads the job, and processes that end jobs
+ * check for waiters. The code is in sql/schema/05_wake.sql, announce_wait.sql, wait_for_settlements.sql and handlers/_enqueue/client.py.
  *
- * A waiter is untold when it sleeps, its job is over, and nothing is on its way to it: the check in Monitor, which runs when nothing else
- * can. The backstop, by which it looks all the same, is left out on purpose.
+ * A waiter is not notified if it sleeps, its job has finished, and no notification is on its way. Monitor checks this when no other process
+ * can run. The poll, by which the waiter reads the job anyway, is not modelled on purpose.
  *
- *   UNTOLD  a waiter sleeps although its job is over
+ *   UNTOLD  a waiter sleeps although its job has finished
  *
  * holds:
- * breaks: NO_MEET       UNTOLD  the waiter does not wait for a settlement that is under way
- * breaks: KEYS_LAST     UNTOLD  it looks before it has said that it waits
- * breaks: LISTEN_LAST   UNTOLD  it looks before it listens
- * breaks: LOOK_FIRST    UNTOLD  a settlement looks for waiters before it has locked the row of the claim
- * breaks: QUIET_CANCEL  UNTOLD  who cancels a waiting job looks for waiters too, and does not always tell
+ * breaks: NO_MEET       UNTOLD  the waiter does not wait for a running settlement
+ * breaks: KEYS_LAST     UNTOLD  the waiter reads the job before it announces its wait
+ * breaks: LISTEN_LAST   UNTOLD  the waiter reads the job before it listens
+ * breaks: LOOK_FIRST    UNTOLD  a settlement checks for waiters before it has locked the row of the claim
+ * breaks: QUIET_CANCEL  UNTOLD  a cancellation of a waiting job also checks for waiters, and does not always notify
  *
- * One job, which is claimed, given back, settled or cancelled while it waits; waiters that come at any moment. What a statement does to a
- * row is seen by others at its commit, and its lock is let go of after that.
+ * One job, which is claimed, released, settled or cancelled while it waits, and waiters that start at any time. Others see the changes of a
+ * statement at its commit, and its lock is released after that.
  */
 #ifndef NW
 #define NW 2              /* waiters */
@@ -27,14 +27,14 @@
 #define RUNNING 1
 #define OVER 2
 
-byte state = READY;       /* as it is committed */
-bool held = false;        /* somebody has locked its row: the claim's, or the waiting job's */
+byte state = READY;       /* the committed state */
+bool held = false;        /* the row of the claim, or of the waiting job, is locked */
 byte listening = 0;       /* bit w: waiter w has a LISTEN that is committed */
 byte keys = 0;            /* bit w: waiter w holds its advisory keys */
 byte notes = 0;           /* bit w: a notification is on its way to it, or was read */
 byte asleep = 0;
 
-/* The commit: others see it, who listens is told, and the lock goes last. */
+/* The commit: others see it, listeners are notified, and the lock is released last. */
 inline commit(outcome, told) {
     d_step { state = outcome; if :: told -> notes = notes | listening :: else fi };
     held = false
@@ -49,13 +49,13 @@ proctype Worker() {
 #ifdef LOOK_FIRST
         told = keys != 0;
 #endif
-        held = true;                                   /* nobody else takes a running row for long */
+        held = true;                                   /* no other process locks a running row for long */
 #ifndef LOOK_FIRST
         told = keys != 0;
 #endif
         turn++;
         if
-        :: commit(READY, false)                        /* snoozed, or tried again */
+        :: commit(READY, false)                        /* snoozed, or retried */
         :: commit(OVER, told); break
         fi
     :: state == OVER -> break
@@ -73,7 +73,7 @@ proctype Canceller() {
         told = true;
 #endif
         commit(OVER, told)
-    :: true -> skip                                    /* nobody cancels */
+    :: true -> skip                                    /* no cancellation */
     fi
 }
 
@@ -87,7 +87,7 @@ proctype Waiter(byte w) {
 #endif
 #ifndef NO_MEET
     if
-    :: state == RUNNING -> !held                       /* FOR KEY SHARE: until whoever has locked it is through */
+    :: state == RUNNING -> !held                       /* FOR KEY SHARE: until the lock is released */
     :: else -> skip
     fi;
 #endif
@@ -108,7 +108,7 @@ end_sleep:
     od
 }
 
-/* Nothing can move any more: whoever sleeps then sleeps because its job is not over. */
+/* No process can make a step: a waiter sleeps then only because its job has not finished. */
 proctype Monitor() {
     atomic { timeout -> assert(!(state == OVER && asleep != 0)) }
 }

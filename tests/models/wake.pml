@@ -1,40 +1,40 @@
-/* Who must be notified: producers that look at their commit whether somebody sleeps, and supervisors that fall asleep.
- * sql/schema/05_wake.sql and supervisor/database/notify_mode.py say the same in code.
+/* When to notify: producers that check at their commit whether a worker sleeps, and supervisors whose workers become idle.
+ * The code is in sql/schema/05_wake.sql and supervisor/database/notify_mode.py.
  *
- * A job is lost when it is visible, unclaimed, and everybody sleeps with nothing on its way: the check in Monitor, which
- * runs when nothing else can. The poll backstop is left out on purpose.
+ * A job is lost if it is visible and unclaimed while all processes sleep with no notification on its way. Monitor checks this
+ * when no other process can run. The poll is not modelled on purpose.
  *
- *   ASLEEP  a job waits and nobody is on the way to it
+ *   ASLEEP  a job waits and no process is about to claim it
  *
  * holds:
  * holds:  QUEUE
- * breaks: LOOK_FIRST   ASLEEP  a producer looks before it enters the gate
- * breaks: NO_GATE      ASLEEP  a supervisor does not wait for those who are committing
- * breaks: NO_CALL      ASLEEP  it does, but calls nobody afterwards
- * breaks: KEYS_LAST    ASLEEP  it looks who is committing before it holds the sleep keys
- * breaks: EARLY_LOOK   ASLEEP  a producer looks when it inserts, not when it commits (a long transaction)
- * breaks: NO_REPORT    ASLEEP  a child that goes idle while the parent hears nothing does not say so
- * breaks: NO_RELOOK    ASLEEP  the parent lets go of the keys without a second look at the idle flag
+ * breaks: LOOK_FIRST   ASLEEP  a producer checks before it enters the gate
+ * breaks: NO_GATE      ASLEEP  a supervisor does not wait for committing producers
+ * breaks: NO_CALL      ASLEEP  a supervisor waits for them, but wakes no worker afterwards
+ * breaks: KEYS_LAST    ASLEEP  a supervisor reads the committing producers before it holds the sleep keys
+ * breaks: EARLY_LOOK   ASLEEP  a producer checks when it inserts, not when it commits (a long transaction)
+ * breaks: NO_REPORT    ASLEEP  a worker that becomes idle while the supervisor receives no notifications does not report it
+ * breaks: NO_RELOOK    ASLEEP  the supervisor releases the keys without a second check of the idle flag
  *
- * QUEUE: the gate is waited for as long as anybody is in it; safe too, but newcomers can keep it shut.
- * One supervisor with one child; further ones add notifications and take none away. Stores are seen at once: fence() in
- * workers/ipc/status_board.py is what makes that so.
+ * QUEUE: the supervisor waits until no producer is in the gate. This is safe too, but new producers can keep it waiting.
+ * One supervisor with one worker: others would only add notifications. Stores are visible at once, which fence() in
+ * workers/ipc/status_board.py guarantees.
  */
 #ifndef NP
 #define NP 2              /* producers */
 #endif
 #ifndef JOBS
-#define JOBS 2            /* transactions of each */
+#define JOBS 2            /* transactions of each producer */
 #endif
 
 byte inside = 0;          /* bit p: producer p holds the gate */
 bool keys = false;        /* the sleep keys are held */
 byte visible = 0;         /* jobs committed and not claimed */
-byte notes = 0;           /* notifications that the parent has not read */
+byte notes = 0;           /* notifications that the supervisor has not read */
 bool idle = false, hearing = false, report = false, nudge = false, asleep = false;
-bool moved = false;       /* the epoch on the notice is another than the child has noted */
-byte gone = 0;            /* producers that are through */
-byte letters = 0;         /* what the supervisor may still do on its own: let go of the keys so many times */
+bool moved = false;       /* the epoch in the control block differs from the one that the worker has stored */
+byte gone = 0;            /* producers that have finished */
+byte letters = 0;         /* how often the supervisor has released the keys without a notification */
 
 #define IN(p) (inside & (1 << p))
 
@@ -57,24 +57,24 @@ proctype Producer(byte p) {
 #endif
 #endif
         visible++;                                /* the commit: the jobs are there ... */
-        atomic { if :: sleeps -> notes++ :: else fi }  /* ... and who listens is told after that ... */
-        inside = inside & ~(1 << p);              /* ... and locks go last */
+        atomic { if :: sleeps -> notes++ :: else fi }  /* ... and listeners are notified after that ... */
+        inside = inside & ~(1 << p);              /* ... and locks are released last */
         n++
     :: else -> break
     od;
     gone++
 }
 
-/* Claim, run, and before the sleep: show it, then look at the epoch and at the word. */
+/* Claim, run, and before the sleep: set the idle flag, then read the epoch and `hearing`. */
 proctype Child() {
     do
     :: true ->
 end_claim:
         moved = false;
         if
-        :: d_step { visible > 0 -> visible = 0 } ->   /* a claim that finds something: busy for as long as it likes */
+        :: d_step { visible > 0 -> visible = 0 } ->   /* a claim that finds jobs: busy for any time */
             skip
-        :: visible == 0 ->                            /* an empty one */
+        :: visible == 0 ->                            /* an empty claim */
             idle = true;
             if
             :: moved -> idle = false
@@ -97,7 +97,7 @@ proctype Parent() {
     do
     :: atomic { notes > 0 -> notes-- } -> call()
     :: atomic { !hearing && report -> report = false } ->
-        /* deaf, and somebody goes idle: keys, gate, call */
+        /* it receives no notifications and a worker becomes idle: keys, gate, wake */
 #ifdef KEYS_LAST
         seen = inside;
         keys = true;
@@ -113,7 +113,7 @@ proctype Parent() {
         :: seen == 0 -> break
         :: seen != 0 -> seen = seen & inside
 #endif
-        /* it goes on hearing while it waits */
+        /* it still receives notifications while it waits */
         :: atomic { notes > 0 -> notes-- } -> call()
         od;
 #endif
@@ -121,7 +121,7 @@ proctype Parent() {
 #ifndef NO_CALL
         call()
 #endif
-    :: hearing && !idle && letters < 2 ->             /* all have been busy for a while, as far as it has seen */
+    :: hearing && !idle && letters < 2 ->             /* all workers have been busy for some time, as far as it has read */
         letters++;
         hearing = false;
 #ifndef NO_RELOOK
@@ -135,7 +135,7 @@ proctype Parent() {
     od
 }
 
-/* Nothing can move any more, or only this: everybody sleeps. Then no job may wait. */
+/* No other process can make a step, so all sleep. Then no job may wait. */
 proctype Monitor() {
     atomic { timeout -> assert(!(visible > 0)) }
 }

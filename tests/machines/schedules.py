@@ -62,7 +62,7 @@ SELECT count(*) FROM jobherd.schedules
 
 
 class Session:
-    """The part of a child's session that maintenance uses."""
+    """The part of a maintenance process's session that schedules use."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue

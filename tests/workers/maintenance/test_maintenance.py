@@ -233,7 +233,7 @@ def test_partitions_cover_the_whole_retention_once_the_default_partition_is_crow
 def test_number_of_partitions_is_limited_by_the_locks_of_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """A query for one job locks every partition.
 
-    With a year of partitions, PostgreSQL rejected four queries at once, and with them every outcome.
+    With partitions for a year, PostgreSQL rejected four such queries at once, and with them every settlement.
     """
     bench.ask(
         "INSERT INTO jobherd.kinds (name, queue, priority, max_attempts, max_crashes, keep_completed, keep_failed)"

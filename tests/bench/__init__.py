@@ -1,4 +1,4 @@
-"""Measurements on real supervisors.
+"""Benchmarks of real supervisors.
 
-`python -m tests.bench.latency` and so on. Not tests: pytest does not collect them.
+Run one with `python -m tests.bench.latency`, for example. They are not tests: pytest does not collect them.
 """

@@ -1,10 +1,10 @@
-"""All measurements, one after the other, and one table at the end.
+"""Run all benchmarks one after another, and print one table at the end.
 
 `make bench`, or `python -m tests.bench [--quick] [--wide] [NAME ...]`.
 
-Each is a process of its own, which prints what it found at length and leaves its figures in
-`.bench/figures/`. --quick takes about two minutes and shows that all of it works; its figures are
-too short to be quoted. The exit code is 1 if an invariant was broken.
+Each benchmark is a separate process, which prints its results in full and writes its figures to
+`.bench/figures/`. --quick takes about two minutes and shows that all benchmarks work; its runs are
+too short for figures to quote. The exit code is 1 if an invariant was broken.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ QUICK = {
     "watched": "--jobs 20000 --children 8 --pairs 2",
     "gateway": "--jobs 20000 --runs 1",
 }
-"""Every measurement, in order, and how to have it quickly."""
+"""Every benchmark in order, with its options for --quick."""
 WIDE = {
     "scale": "--most 16 --rounds 1 --seconds 0.5",
     "layouts": "--jobs 20000 --rounds 1",
     "listing": "--jobs 300000 --rounds 2 --pairs 1 --drained 10000",
 }
-"""Those of which docs/explanation/scaling.md speaks: many claimers, other layouts, and a long past."""
+"""The benchmarks of docs/explanation/scaling.md: many claimers, other layouts, and a long history."""
 
 
 def main() -> int:

@@ -1,13 +1,13 @@
-"""The same measurements of this tree and of an earlier commit, in turn, as ratios.
+"""Run the same benchmarks of this tree and of an earlier commit in turn, and print the ratios.
 
-Whether a change has cost anything.
+The ratios show whether a change has made anything slower.
 
     python -m tests.bench.against COMMIT [--pairs N] ["NAME OPTION ..." ...]
 
-The earlier commit stands in a work tree of its own below `.bench/against/`, and both are run by
-this environment's Python: a commit whose dependencies differ cannot be compared. Each run is a
-process with a server of its own, the order changes with every pair, and a figure is the median of
-the pairs' ratios with its interval. A label that only one of them knows is left out.
+The earlier commit is in a separate work tree below `.bench/against/`, and both use this environment's
+Python: a commit with other dependencies cannot be compared. Each run is a process with its own
+server, the order changes with every pair, and a figure is the median of the pairs' ratios with its
+interval. A label that only one of the two prints is left out.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.support.figures import FOLDER, Report
 from tests.support.herd import ROOT
 
 USUAL = ("latency --jobs 150", "hot --rounds 60", "drain --runs 1", "cpu --pairs 1")
-"""Long enough for a figure each; the pairs make the spread."""
+"""Long enough for one figure each; the pairs provide the spread."""
 TREES = ROOT / ".bench" / "against"
 
 
 def tree_of(commit: str) -> Path:
-    """Return the folder in which that commit is checked out."""
+    """Check out the commit if necessary; return its folder."""
     name = subprocess.run(
         ["git", "rev-parse", "--verify", f"{commit}^{{commit}}"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -44,7 +44,7 @@ def tree_of(commit: str) -> Path:
 
 
 def measure(tree: Path, words: list[str]) -> dict[str, tuple[float, str]]:
-    """Run one measurement in that tree; return the median of each of its figures, and the unit, by label."""
+    """Run one benchmark in the tree; return the median of each of its figures, and the unit, by label."""
     with tempfile.TemporaryDirectory(prefix="jobherd-against-") as folder:
         done = subprocess.run(
             [sys.executable, "-m", f"tests.bench.{words[0]}", *words[1:]],

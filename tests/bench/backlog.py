@@ -1,12 +1,11 @@
-"""A backlog of a million.
+"""Measure a backlog of a million jobs.
 
-What a claim touches, how fast the first jobs of it go, and whether the last go as fast as the
-first.
+What does a claim read, how fast are the first jobs drained, and are the last ones as fast?
 
-As many jobs again are scheduled for tomorrow. Three questions: the buffers of a claim, against
-those at 100 jobs; the rate of the first 20,000 (and the next, five times), against a queue that
-holds no more than 20,000, in turn; and then, of a million in one go, the rate of the last tenth
-against the first, five times. Nothing is analyzed or vacuumed but by the server itself.
+As many jobs again are scheduled for tomorrow. Three figures: the buffers of a claim, against those
+at 100 jobs; the rate of the first 20,000 (and of the next, five times), against a queue that has only
+20,000, in turn; and then, of a million in one drain, the rate of the last tenth against the first,
+five times. Only the server itself runs ANALYZE and VACUUM.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def main() -> int:
 
         tenths: list[list[float]] = []
         for run in range(given.runs):
-            # at the first there is what the pairs have left
+            # In the first run the rest of the pairs' backlog is still there.
             load(many, given.some * given.pairs if run == 0 else given.jobs)
             start = release(many)
             wait_until(lambda: is_empty(many), glance=0.5)
@@ -112,7 +111,7 @@ def main() -> int:
 
 
 def by_tenth(times: list[float]) -> list[float]:
-    """Jobs a second in each tenth of a drain, of the seconds at which its jobs ended."""
+    """Jobs per second in each tenth of a drain, given the seconds at which its jobs ended."""
     tenth = len(times) // 10
     marks = [0.0, *(times[tenth * part - 1] for part in range(1, 11))]
     return [tenth / (after - before) for before, after in zip(marks, marks[1:], strict=False)]

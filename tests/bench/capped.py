@@ -1,9 +1,9 @@
-"""What a claim costs where something has a cap.
+"""Measure what a claim costs under a concurrency limit.
 
-The server's processor time for one, beside the plain one, in turn.
+The figure is the server's processor time for one claim, against a plain claim, in turn.
 
-Others hold claims of the same queue meanwhile, as a busy fleet does, so that there is something to
-count. What is under a cap is claimed one job at a time, so the plain claim beside it takes one too.
+Other workers hold claims of the same queue meanwhile, as in a busy fleet, so that there are running
+jobs to count. Under a limit a worker claims one job at a time, so the plain claim also takes one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CAPS: Final = {
 }
 SET_CAP: Final = "SELECT jobherd.set_limit(%(queue)s, %(cap)s, %(kind)s)"
 BLOCK: Final = 20
-"""Claims in a row, so that few of them come right after a change of the cap."""
+"""Claims in a row, so that few of them come directly after a change of the limit."""
 AMPLE: Final = 1_000_000
-"""A cap that is never reached: what it costs to keep it is asked, and not what it prevents."""
+"""A limit that is never reached: the benchmark measures its cost, not its effect."""
 NOTHING: Final = {**dict.fromkeys(("limited", "limits", "left_queue", "left_kind")), "narrowed": False}
 
 
 class Turn:
-    """A child that claims and settles by the product's statements, and tells what its claims cost the server."""
+    """A worker that claims and settles with the product's statements, and measures the server's time for its claims."""
 
     def __init__(self, child: Child) -> None:
         self._child, self._wire = child, Wire(child.connection, "jobherd", prepared=True)
@@ -43,7 +43,7 @@ class Turn:
         self._backend = child.connection.info.backend_pid
 
     def claim(self, statement: str) -> tuple[float, list[JobRow]]:
-        """Microseconds of the server for one claim, and the jobs."""
+        """Claim once; return the server's microseconds and the jobs."""
         start = used(self._backend)
         rows = self._wire.exchange((statement, self._asked))[0]
         jobs = claimed_jobs(rows)
@@ -51,7 +51,7 @@ class Turn:
         return used(self._backend) - start, jobs
 
     def claims(self, statement: str) -> float:
-        """The same, the median of a block of claims, each settled before the next."""
+        """The server's microseconds for a claim: the median of a block of claims, each settled before the next."""
         costs = []
         for _ in range(BLOCK):
             cost, jobs = self.claim(statement)

@@ -1,11 +1,11 @@
-"""The ceiling of a drain.
+"""Measure the ceiling of a drain.
 
-The most that this server gives to plain processes that do nothing but claim, call and complete.
+This is the highest rate of this server with plain processes that only claim, call and complete.
 
-State is table, as in the product, and nothing else of it: a lean row, no fence, no queues, no
-history, no retry. A claim moves a batch out of `lean_ready` into one row of arrays; ending a batch
-deletes that row; both are one statement, sent over bare libpq while the batch before it is worked
-on. What the product adds to this is what is measured against it.
+As in the product, the table that contains a job is its state. Everything else is left out: a lean
+row, no fencing token, no queues, no history, no retry. A claim moves a batch from `lean_ready` into
+one row of arrays, and that row is deleted when the batch ends. One statement does both, sent over
+bare libpq while the process works on the batch before it. The product is measured against this.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ PAST = {
 
 
 def noop(n: int, user_id: int, action: str, locale: str, ref: str) -> None:
-    """Do nothing, as the product's no-op job."""
+    """Do nothing, like the product's no-op job."""
 
 
 HANDLERS = {"1": noop}
 
 
 class Ceiling:
-    """So many plain processes on a server. `drain(n)` gives jobs a second.
+    """A number of plain processes on a server. `drain(n)` returns jobs per second.
 
-    batch: jobs a claim. history: keep one row a batch.
+    batch: jobs of a claim. history: keep one row for each batch.
     """
 
     def __init__(self, dsn: str, *, processes: int = 2, batch: int = 500, history: bool = False) -> None:
@@ -81,7 +81,7 @@ class Ceiling:
             connection.execute("DROP TABLE lean_ready, lean_running, lean_history")
 
     def drain(self, jobs: int, payload: str) -> float:
-        """payload: the SQL expression of a payload, of the number `n`."""
+        """Drain the jobs; return jobs per second. payload: an SQL expression that may use the number `n`."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(
                 f"INSERT INTO lean_ready (payload) SELECT {payload}::text FROM generate_series(1, %s) AS n", [jobs]
@@ -107,7 +107,7 @@ class Ceiling:
         ]
         for process in started:
             assert process.stdout is not None
-            process.stdout.readline()  # it stands
+            process.stdout.readline()  # The process is ready.
         start = time.time()
         for process in started:
             assert process.stdin is not None
@@ -124,9 +124,10 @@ class Ceiling:
 
 
 def main() -> None:
-    """One of the processes.
+    """Run one of the processes.
 
-    Stand, wait for the start, drain, say how many and when the last was written.
+    It prints that it is ready, waits for the start, drains, and prints the number of its jobs and the time
+    of its last write.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("dsn")
@@ -145,7 +146,7 @@ def main() -> None:
             for kind, payload in working:
                 HANDLERS[kind](**orjson.loads(payload))
             count += len(working)
-            token, after = _answer(pgconn)  # of the claim that went out before this batch was worked on
+            token, after = _answer(pgconn)  # The answer to the claim that was sent before the work on this batch.
             if not working and token is None:
                 break
             pgconn.send_query_prepared(b"cycle", [ended, batch])

@@ -1,9 +1,9 @@
-"""What a claim costs at 200 and at 200,000 waiting jobs, with as many scheduled for tomorrow.
+"""Measure what a claim costs with 200 and with 200,000 waiting jobs, and as many scheduled for tomorrow.
 
-Plan, buffers, time.
+The figures are plan, buffers and time.
 
-Measured right after the bulk load, without ANALYZE. Each claim is rolled back, so all of them see
-the same rows.
+They are measured directly after the bulk load, without ANALYZE. Each claim is rolled back, so all
+claims see the same rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZES = (200, 200_000)
 
 
 def explain(queue: Queue, wanted: int) -> tuple[str, int]:
-    """The shape of the plan as a short name, and the buffers it touched."""
+    """Explain a claim; return a short name for the shape of its plan, and the buffers that it reads."""
     child = queue.child()
     with psycopg.connect(queue.dsn) as connection:
         connection.execute(queue.text("session/force_index_plans"), {"local": False})
@@ -42,7 +42,7 @@ def explain(queue: Queue, wanted: int) -> tuple[str, int]:
 
 
 def timed(queue: Queue, wanted: int, rounds: int) -> list[float]:
-    """Milliseconds of a claim, prepared, rolled back."""
+    """The milliseconds of prepared claims, each rolled back."""
     child, found = queue.child(), []
     with psycopg.connect(queue.dsn) as connection:
         connection.execute(queue.text("session/force_index_plans"), {"local": False})
@@ -81,8 +81,8 @@ def main() -> int:
             )
             small, large = plans[SIZES[0], wanted], plans[SIZES[1], wanted]
             report.holds(f"claim of {wanted}: the same plan", small[0] == large[0], f"{small[0]}, {large[0]}")
-            # The index is a level or two deeper, and a claim walks it a few times; nothing else may
-            # grow.
+            # The indexes are one or two levels deeper, and a claim descends them a few times. Nothing
+            # else may grow.
             report.holds(
                 f"claim of {wanted}: buffers grow by the depth of the indexes only",
                 large[1] <= small[1] + 30,

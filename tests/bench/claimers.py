@@ -1,11 +1,8 @@
-"""Many simulated claimers.
+"""Simulates many claimers: processes that settle and claim in one round trip, as workers do.
 
-Processes that speak as children do, settle and claim in one round trip, and have nothing to do in
-between.
-
-What they cost is the server's share of many children, without the children's own work: with 256 of
-them on two processors, the question is what the server loses by their number, not how fast they
-are.
+They do nothing in between. So they cost the server what many workers cost it, without the workers'
+own work. With 256 of them on two processors, the question is what the server loses because of their
+number, not how fast they are.
 """
 
 from __future__ import annotations
@@ -31,14 +28,14 @@ KEEP = 7
 
 
 class Run(NamedTuple):
-    """What some claimers did in some seconds."""
+    """The result of one run of claimers."""
 
     jobs: int
     seconds: float
     exchanges: list[float]
-    """Seconds of each."""
+    """Seconds of each exchange."""
     server: float
-    """Seconds of processor that their backends used."""
+    """Processor seconds of their backends."""
 
     @property
     def rate(self) -> float:
@@ -46,7 +43,7 @@ class Run(NamedTuple):
 
     @property
     def each(self) -> float:
-        """The server's microseconds a job."""
+        """The server's microseconds per job."""
         return self.server / max(1, self.jobs) * 1e6
 
     @property
@@ -55,12 +52,12 @@ class Run(NamedTuple):
 
 
 def used(pid: int) -> float:
-    """Seconds of processor that a process has used."""
+    """Processor seconds that a process has used."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def claimer(dsn: str, supervisor: int, number: int, orders: Connection) -> None:
-    """One of them: for each order (until when, how many a claim) claim and settle until then, and say what came of it."""
+    """Run one claimer: for each order (end, jobs of a claim), claim and settle until the end, and send the result."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         wire = Wire(connection, "jobherd", prepared=True)
         wire.exchange(("session/force_index_plans", {"local": False}))
@@ -96,7 +93,7 @@ def claimer(dsn: str, supervisor: int, number: int, orders: Connection) -> None:
 
 
 class Claimers:
-    """So many of them, from the first entry on."""
+    """Processes of simulated claimers, which start when the context is entered."""
 
     def __init__(self, dsn: str, most: int) -> None:
         with Queue(dsn) as queue:
@@ -122,7 +119,7 @@ class Claimers:
             process.join()
 
     def run(self, number: int, *, batch: int, seconds: float) -> Run:
-        """Let so many of them claim at once for so long."""
+        """Let `number` claimers claim at the same time for `seconds`."""
         before = sum(map(used, self._backends))
         begun = time.monotonic()
         for end in self._ends[:number]:

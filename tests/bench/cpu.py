@@ -1,15 +1,15 @@
-"""CPU-bound work on all cores.
+"""Measure CPU-bound work on all cores.
 
-Jobs of 20 ms of pure Python on two workers, against two plain processes doing the same work.
+Jobs of 20 ms of pure Python run on two workers, against two plain processes with the same work.
 
-Pairs of runs in turn, the order swapped in each; every run is in new processes, and no supervisor
-is there while the plain ones run. The figure is the median of the pairs' ratios of wall time, with
-its interval. The work is a fixed number of rounds, the same function in both. The product's wall
-time runs from before the enqueue call to the end of the last job.
+Runs are in pairs, and the order within a pair alternates. Every run uses new processes, and no
+supervisor runs next to the plain ones. The figure is the median of the pairs' ratios of wall time,
+with its interval. The work is a fixed number of rounds, the same function in both. The product's wall
+time is from before the enqueue call to the end of the last job.
 
-Wall time is only worth something on a machine that nobody else uses. So the processor time is taken
-too, of the supervisor, its children and the server together. It is not the same thing: waiting for
-a commit costs wall time only.
+Wall time is valid only on a machine without other load. So the benchmark also measures the processor
+time of supervisor, child processes and server together. The two differ: waiting for a commit costs
+only wall time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORK = Path(__file__).with_name("work.py")
 
 
 def calibrate(seconds: float) -> int:
-    """Rounds of work that take so long here; the least of several tries, so that a neighbour does not count."""
+    """Rounds of work that take `seconds` here, by the fastest of 20 tries, which other processes disturb least."""
     best = float("inf")
     for _ in range(20):
         start = time.perf_counter()
@@ -41,9 +41,9 @@ def calibrate(seconds: float) -> int:
 
 
 def plain(processes: int, jobs: int, rounds: int) -> tuple[float, float]:
-    """Wall and processor seconds of so many processes that share the jobs and do nothing else.
+    """Wall and processor seconds of plain processes that share the jobs.
 
-    From the start signal, when all stand, to the last end.
+    From the start signal, when all are ready, to the last end.
     """
     started = [
         subprocess.Popen(
@@ -57,7 +57,7 @@ def plain(processes: int, jobs: int, rounds: int) -> tuple[float, float]:
     ]
     for process in started:
         assert process.stdout is not None
-        process.stdout.readline()  # it stands
+        process.stdout.readline()  # The process is ready.
     start = time.monotonic()
     for process in started:
         assert process.stdin is not None
@@ -65,7 +65,7 @@ def plain(processes: int, jobs: int, rounds: int) -> tuple[float, float]:
     used = 0.0
     for process in started:
         assert process.stdout is not None
-        used += float(process.stdout.readline())  # it is through
+        used += float(process.stdout.readline())  # The process has finished.
     wall = time.monotonic() - start
     for process in started:
         process.stdout.close()
@@ -76,9 +76,9 @@ def plain(processes: int, jobs: int, rounds: int) -> tuple[float, float]:
 def product(
     connection: psycopg.Connection, jobs: int, rounds: int, expected: float, roots: list[int]
 ) -> tuple[float, float]:
-    """Wall and processor seconds of the same as jobs.
+    """Wall and processor seconds of the same work as jobs.
 
-    By the database's clock, and of the trees of processes below `roots`.
+    The wall time uses the database's clock; the processor time is that of `roots` and their descendants.
     """
     before = processor_seconds(roots)
     (start,) = connection.execute("SELECT clock_timestamp()").fetchone()
@@ -86,7 +86,7 @@ def product(
         "INSERT INTO jobherd.ready (kind, payload) SELECT 'bench:burn', json_build_object('rounds', %s::int) FROM generate_series(1, %s)",
         [rounds, jobs],
     )
-    time.sleep(expected * 0.95)  # nothing of ours runs beside them
+    time.sleep(expected * 0.95)  # This process uses no processor time next to the jobs.
     while True:
         done, last, wrong = connection.execute(
             "SELECT count(*), max(finished_at), count(*) FILTER (WHERE state <> 'completed') FROM jobherd.history WHERE created_at >= %s",
@@ -99,7 +99,7 @@ def product(
 
 
 def processor_seconds(roots: list[int]) -> float:
-    """What these processes and their living and dead descendants have used so far."""
+    """Processor seconds of these processes and their live and dead descendants so far."""
     ticks = 0
     for pid in {*roots, *(each for root in roots for each in descendants(root))}:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -123,7 +123,7 @@ def main() -> int:
                 Herd(own, WORK, "--poll", "5m", "--claim-size", str(given.batch), workers=given.workers) as herd,
                 psycopg.connect(own, autocommit=True) as connection,
             ):
-                product(connection, 20, rounds, 0.2, [])  # warm
+                product(connection, 20, rounds, 0.2, [])  # Warm up.
                 return product(connection, jobs, rounds, given.seconds, [herd.pid, cluster.pid])
 
         for number in range(given.pairs):

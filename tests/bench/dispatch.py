@@ -1,12 +1,12 @@
-"""What many children beside each other cost the database.
+"""Measure what many workers on one database cost it.
 
-Transactions, rollbacks and claims in vain, at work and idle.
+The figures are transactions, rollbacks and claims in vain, busy and idle.
 
-Small drains in turn: by eight workers in the batches that the product chooses, whose transactions
-are counted; by two and by twenty workers in claims of one, which shows whether they stand in each
-other's way. A claim in vain is one that found nothing although jobs waited: the last ones of a
-drain are among them. Then a fleet of one child and one of many do nothing, and the server counts
-their transactions.
+Small drains run in turn: with eight workers and the claim sizes that the product chooses, whose
+transactions are counted; and with two and twenty workers and claims of one job, which shows whether
+they block each other. A claim in vain found nothing although jobs waited: the last ones of a drain
+are among them. Then a fleet of one worker and a fleet of many are idle, and the server counts their
+transactions.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 WORK = Path(__file__).with_name("work.py")
 REST = 3.0
-"""Seconds until the start of a fleet is over and a session's counts have reached the server's."""
+"""Seconds until a fleet has started and the server's statistics include a session's counts."""
 
 
 class Counts:
-    """The server's own count of a database's transactions, looked at from another database, so that looking counts nothing."""
+    """The server's count of a database's transactions. A session in another database reads it, so reading adds none."""
 
     def __init__(self, cluster: Cluster, dsn: str) -> None:
         self._outside = psycopg.connect(cluster.dsn(), autocommit=True)
@@ -49,7 +49,7 @@ class Counts:
 
 
 def claims(herd: Herd) -> tuple[float, float]:
-    """How many claims its children have made, and how many of them found nothing."""
+    """How many claims the workers have made, and how many of them found nothing."""
     address = herd.wait_event(lambda event: "metrics and health on" in event.message).message.rpartition(" on ")[2]
     with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
         text = answer.read().decode()
@@ -72,7 +72,7 @@ def main() -> int:
         report.on(dsn)
         with fresh(cluster) as own, Herd(own, WORK, workers=8), psycopg.connect(own, autocommit=True) as connection:
             counts = Counts(cluster, own)
-            drain(connection, given.jobs)  # until plans are made and kinds are known
+            drain(connection, given.jobs)  # Warm up: plans are made and kinds are known.
             for _ in range(given.runs):
                 time.sleep(REST)
                 before = counts.read()
@@ -89,7 +89,7 @@ def main() -> int:
                     Herd(own, WORK, "--claim-size", "1", "--http", "127.0.0.1:0", workers=workers) as herd,
                     psycopg.connect(own, autocommit=True) as connection,
                 ):
-                    # as above: the plans of twenty sessions take as long as a fifth of such a drain
+                    # Warm up: the plans of twenty sessions take as long as a fifth of such a drain.
                     drain(connection, given.jobs)
                     time.sleep(REST)
                     before = claims(herd)

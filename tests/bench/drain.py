@@ -1,9 +1,9 @@
-"""How fast jobs that do nothing are drained, durable, against the ceiling of this server in the same run.
+"""Measure how fast no-op jobs are drained, durable, against the ceiling of this server in the same run.
 
-In turn one drain of the product with full history, for each size of batch, one with failures kept
-and completed jobs not, and one of the ceiling (`ceiling.py`), which claims in its own best batches
-and keeps nothing. The jobs are loaded into a held queue, right before and without ANALYZE; the time
-runs from its release to the last job's end.
+The runs take turns: one drain of the product with full history for each claim size, one that keeps
+only failures, and one of the ceiling (`ceiling.py`), which claims in its own best batches and keeps
+nothing. The jobs are loaded into a paused queue, directly before and without ANALYZE. The time is from
+its release to the last job's end.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Rows a second into the queue, by the number of jobs of a call.
+"""Measure how many rows per second are enqueued, by the number of jobs in a call.
 
-One by one, by the statement, by COPY, against a bare COPY into the same table.
+Jobs are enqueued one by one, by the statement, and by COPY, against a bare COPY into the same table.
 
-All ways take turns within a round, in an order drawn for each round: the server pauses for some 50 ms every
-few calls of 10,000, and in a fixed order it was always the same way that met it. Each begins with
-an empty table; durable, every call commits.
+All ways take turns within a round, in an order drawn for each round: the server pauses for some 50 ms
+every few calls of 10,000, and with a fixed order this always hit the same way. Each begins with an
+empty table. The server is durable, and every call commits.
 
-The bare COPY sends lines that were made before, into the same table with its indexes, checks and
-trigger, and leaves ids to the sequence: what the database can do. The statement is the product's
-own, with COPY switched off; it and the COPY of the same jobs say where the one should take over
-from the other.
+The bare COPY sends prepared lines into the same table with its indexes, checks and trigger, and uses
+ids of the sequence: it shows what the database can do. The statement is the product's own, with COPY
+switched off. The statement and the COPY of the same jobs show at which size COPY becomes faster.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SHOWN = (1, 100, 10_000)
-"""Sizes of a call that the table has, beside the largest."""
+"""Sizes of a call in the table, in addition to the largest."""
 BARE = "COPY jobherd.ready (queue, kind, payload) FROM STDIN"
 
 
@@ -49,11 +48,11 @@ class ByCopy(Chunk):
 
 
 @handler("bench:order")
-def order(order_id: int, customer: str, note: str, paid: bool) -> None: ...  # noqa: FBT001  # as people write it
+def order(order_id: int, customer: str, note: str, paid: bool) -> None: ...  # noqa: FBT001  # as applications write it
 
 
 def payload(number: int) -> dict[str, Any]:
-    """About 100 bytes."""
+    """Return a payload of about 100 bytes."""
     return {
         "order_id": number,
         "customer": f"customer {number}",
@@ -108,7 +107,7 @@ def main() -> int:
                         ways[way]()
                     found[way].append(calls * size / (time.perf_counter() - start))
                     (rows,) = connection.execute("SELECT count(*) FROM jobherd.ready").fetchone()
-                    assert rows == calls * size, f"{way} put in {rows} of {calls * size}"
+                    assert rows == calls * size, f"{way} enqueued {rows} of {calls * size}"
             report.fact(
                 f"calls of {size}, {rounds} rounds",
                 "rows/s, median (95 % interval), share of the bare COPY of the same round",

@@ -1,10 +1,11 @@
-"""What a flood of one partition costs the others where partitions take turns, and what a claim in turns reads.
+"""Measure what a flood of one partition costs the others if partitions take turns, and what a claim reads.
 
 python -m tests.bench.fair [--flood 200000] [--others 23000] [--backlog 1000000] [--runs 3]
 
-First the jobs of 10,000 other partitions are drained alone, then behind a flood that was enqueued before them, in turn.
-Both times run from the release of the queue to the end of the last of these jobs, and of the half of them. Then a claim is
-explained at 10,001 partitions, most of the backlog of the flood.
+First the jobs of 10,000 other partitions are drained alone, then behind a flood that was enqueued
+before them, in turn. Both times are from the release of the queue to the end of the last of these
+jobs, and to the end of half of them. Then a claim is explained at 10,001 partitions; the flood has
+most of the backlog.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.support.queue import Queue
 WORK = Path(__file__).with_name("work.py")
 PARTITIONS = 10_000
 MOST = 20
-"""Buffers for each claimed job."""
+"""Most buffers for each claimed job."""
 LOAD = """
 INSERT INTO jobherd.ready (kind, queue, payload, extras, lane)
 SELECT 'bench:noop', 'crm', '{}', jobherd.with_partition(NULL, name), jobherd.lane_of(name)
@@ -38,7 +39,7 @@ SELECT percentile_disc('{0.5,1}'::double precision[]) WITHIN GROUP (ORDER BY fin
 
 
 def delays(dsn: str, flood: int, others: int, workers: int) -> tuple[float, float]:
-    """The seconds until half of the other partitions' jobs have ended, and all of them."""
+    """The seconds until half of the other partitions' jobs have ended, and until all have."""
     with Herd(dsn, WORK, workers=workers), psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SELECT jobherd.pause('crm'), jobherd.fair('crm')")
         connection.execute(LOAD, [flood, PARTITIONS, others])
@@ -77,7 +78,7 @@ def main() -> int:
             queue.run("SELECT jobherd.fair('crm')")
             queue.run("VACUUM ANALYZE jobherd.ready")
             child = queue.child()
-            buffers(child, 16)  # the first one reads the catalog
+            buffers(child, 16)  # The first claim reads the catalog.
             for wanted in (16, 100):
                 found = [buffers(child, wanted) for _ in range(50)]
                 read = [touched / jobs for jobs, touched in found]

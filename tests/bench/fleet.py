@@ -1,11 +1,12 @@
-"""What a large fleet costs by itself.
+"""Measure what a large fleet costs without the work of its jobs.
 
-The parent at full drain, everybody while nothing is to be done, and each child's memory.
+The figures are the supervisor's processor time at full drain, the processor time of all processes
+while no jobs arrive, and each worker's memory.
 
-The parent's time is the kernel's own count, in nanoseconds, over drains of some seconds: of a short
-one the waking of all children is a large part. Statements of an idle fleet are its transactions,
-which the server counts. Memory is what a child has for itself (USS): what it shares with its parent
-and siblings is not paid twice.
+The supervisor's time is the kernel's count in nanoseconds, over drains of several seconds: in a
+short drain, waking all workers would be a large part. The statements of an idle fleet are its
+transactions, which the server counts. Memory is a worker's unique memory (USS): it does not include
+what the worker shares with its supervisor and other workers.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ WORK = Path(__file__).with_name("work.py")
 
 
 def processor(pid: int) -> float:
-    """Seconds that a process of one thread has run."""
+    """Processor seconds of a process with one thread."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def private(pid: int) -> float:
-    """Megabytes that a process has for itself."""
+    """Megabytes of private memory of a process."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return sum(int(size) for size in re.findall(r"^Private_\w+: +(\d+) kB", text, re.MULTILINE)) * 1024 / 1e6
 
@@ -54,7 +55,7 @@ def main() -> int:
             ).fetchone()
             return row[0]
 
-        time.sleep(10)  # until the start is over and its transactions are counted
+        time.sleep(10)  # Until the fleet has started and the server has counted its transactions.
         family = [herd.pid, *herd.children()]
         used, before, start = sum(map(processor, family)), counted(), time.monotonic()
         time.sleep(given.seconds)

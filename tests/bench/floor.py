@@ -1,10 +1,8 @@
-"""The latency floor.
+"""Measure the latency floor: the shortest time in which this way of starting a job can work.
 
-The least that this way of starting a job can take, built from the same parts and nothing else.
-
-A minimal parent listens, writes one byte to a pipe, and a forked child claims one row of a lean
-table by its index and notes the time. No supervision, no outcome, no fence: what a job queue adds
-to this is what is measured against it.
+A minimal parent listens and writes one byte to a pipe. A forked child then claims one row of a lean
+table by its index and records the time. There is no supervision, no outcome and no fencing token.
+The product is measured against this.
 """
 
 from __future__ import annotations
@@ -33,7 +31,8 @@ UPDATE lean SET locked_by = 1, attempts = attempts + 1
 class Floor:
     """The two processes.
 
-    `start(n)` enqueues one row and gives the milliseconds from before the call to the child's note.
+    `start(n)` enqueues one row and returns the milliseconds from before the call to the child's recorded
+    time.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -50,7 +49,7 @@ class Floor:
         ]
         for fd in (wake_read, wake_write, notes):
             os.close(fd)
-        for _ in self._pids:  # each says once that it stands
+        for _ in self._pids:  # Each process writes once when it is ready.
             os.read(self._notes, 16)
 
     def _fork(self, life) -> int:

@@ -1,14 +1,16 @@
-"""How fast remote workers are served, durable, beside local workers on the same machine in the same run.
+"""Measure how fast remote workers get jobs, durable, against local workers in the same run.
 
 A full cycle is: claim, send, decode, run a handler that does nothing in a client process, report,
 settle, acknowledge. Each round drains the same jobs with local workers, and through one gateway
-with the same number of client processes, at each number of tasks a Ready. The jobs are loaded into
-a held queue; the time runs from its release to the last job's end. The same clients then exchange the same messages
-with a process that does nothing else (`tests.bench.gateway_floor`): more than that gRPC and Python cannot do here.
+with the same number of client processes, at each number of tasks in a Ready. The jobs are loaded into
+a paused queue. The time is from its release to the last job's end. Then the same clients exchange the
+same messages with a process that does nothing else (`tests.bench.gateway_floor`): gRPC and Python
+cannot be faster here.
 
 Then eight workers with StreamJobs and unary reports drain 2,000 jobs, whose transactions the server
-counts. At last, jobs are enqueued on an idle system, for a local and a remote worker in turn: from
-just before the enqueue call to the handler's first statement, and to the arrival of the task.
+counts. At last, jobs are enqueued on an idle system, for a local and a remote worker in turn. The
+figures are from just before the enqueue call to the handler's first statement, and to the arrival of
+the task.
 """
 
 from __future__ import annotations
@@ -37,21 +39,21 @@ if TYPE_CHECKING:
 
 WORK = Path(__file__).with_name("work.py")
 ROUNDS = {500: (2, 1.0), 100: (4, 0.5), 8: (16, 0.2), 1: (64, 0.05)}
-"""By tasks of a Ready: slots of each client, and which share of the jobs is drained so."""
+"""By tasks in a Ready: slots of each client, and the share of the jobs that is drained in this way."""
 AIMS = {500: 0.6}
-"""Least ratio to the local drain."""
+"""Lowest ratio to the local drain."""
 GAP = 0.02
-"""Seconds between two jobs of an idle system."""
+"""Seconds between two jobs on an idle system."""
 PAYLOAD = '{"n": 1, "user_id": 1234567, "action": "send_welcome_email", "locale": "en_GB", "ref": "ab12cd34ef56"}'
-"""As `tests.bench.jobs` loads them."""
+"""The same payload that `tests.bench.jobs` loads."""
 WARM_UP = 30
 STRETCHES = 10
-"""Parts of the run that are compared one by one, for the ratio to have an interval."""
+"""Parts of the run that are compared one by one, so that the ratio has an interval."""
 
 
 @contextlib.contextmanager
 def clients(count: int, module: str, *words: object) -> Iterator[None]:
-    """Run so many client processes until the end of the block."""
+    """Run `count` client processes until the end of the block."""
     with contextlib.ExitStack() as stack:
         started = [
             stack.enter_context(
@@ -77,7 +79,7 @@ def clients(count: int, module: str, *words: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def serving(own: str, *words: str) -> Iterator[tuple[str, psycopg.Connection]]:
-    """Run a supervisor with a gateway. Give its address and a connection to the database."""
+    """Run a supervisor with a gateway. Yield the gateway's address and a connection to the database."""
     where = f"127.0.0.1:{spare_port()}"
     with (
         Herd(own, WORK, "--gateway", where, *words, workers=1) as herd,
@@ -88,7 +90,7 @@ def serving(own: str, *words: str) -> Iterator[tuple[str, psycopg.Connection]]:
 
 
 def messages_alone(count: int, slots: int, tasks: int, jobs: int) -> float:
-    """Return the jobs/s of the same messages without a gateway, after a run that is not counted."""
+    """Return the jobs per second of the same messages without a gateway, after a run that is not counted."""
     where = f"127.0.0.1:{spare_port()}"
     with subprocess.Popen(
         [sys.executable, "-m", "tests.bench.gateway_floor", where, PAYLOAD],
@@ -112,7 +114,7 @@ def messages_alone(count: int, slots: int, tasks: int, jobs: int) -> float:
 
 
 def smoke(report: Report, cluster: Cluster, jobs: int, runs: int) -> None:
-    """Drain few jobs by eight workers with a call for each concern, and count transactions."""
+    """Drain a few jobs with eight workers that use one call each to take and to report, and count transactions."""
     rates: list[float] = []
     each: list[float] = []
     lost = 0
@@ -122,7 +124,7 @@ def smoke(report: Report, cluster: Cluster, jobs: int, runs: int) -> None:
         clients(1, "tests.bench.gateway_calls", where, 8, 100),
     ):
         counts = Counts(cluster, own)
-        drain(connection, jobs)  # until plans are made
+        drain(connection, jobs)  # Warm up: plans are made.
         for _ in range(runs):
             time.sleep(REST)
             before = counts.read()
@@ -138,7 +140,7 @@ def smoke(report: Report, cluster: Cluster, jobs: int, runs: int) -> None:
 
 
 def latency(report: Report, cluster: Cluster, jobs: int) -> None:
-    """Enqueue for an idle remote worker and an idle local one in turn."""
+    """Enqueue for an idle remote worker and an idle local worker in turn."""
     sent: dict[int, float] = {}
     turns: dict[str, list[int]] = {"remote": [], "default": []}
     with (

@@ -1,9 +1,9 @@
-"""Remote workers that take tasks from StreamJobs and report each TaskBatch in a call, for measurements.
+"""Run remote workers that take tasks from StreamJobs and report each TaskBatch in a call, for benchmarks.
 
     python -m tests.bench.gateway_calls WHERE WORKERS COUNT
 
-Each has a connection of its own and at most COUNT tasks at a time. With `stamp` for a task's kind the
-result is the time at which it arrived. The process ends when its standard input does.
+Each worker has its own connection and at most COUNT tasks at a time. If a task's kind contains `stamp`,
+its result is the time at which it arrived. The process ends when its standard input does.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A remote worker that does nothing, for measurements: as many slots as asked, each of some tasks.
+"""Run a remote worker whose jobs do nothing, with SLOTS slots of COUNT tasks, for benchmarks.
 
     python -m tests.bench.gateway_client WHERE SLOTS COUNT
 
 It decodes each task, calls a function for it, and reports a result and the slot's next Ready in one
-message. It ends when its standard input does. Nothing here is tuned: what it costs is a part of the
-figure, as it is a part of a real client.
+message. It ends when its standard input does. It is not tuned: its cost is part of the figure, as it
+is with a real client.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The messages of a gateway alone: no database and no bookkeeping. What remains is gRPC and protobuf.
+"""Serve only the messages of a gateway, without database and bookkeeping: gRPC and protobuf remain.
 
     python -m tests.bench.gateway_floor WHERE PAYLOAD
 
-It answers each Ready of `tests.bench.gateway_client` at once with as many tasks as a gateway would, each with this
-payload and made by the gateway's own function, and reads the fields of each Result once. A number of jobs on its
-standard input begins a run. It writes how many seconds the run took to its standard output.
+It answers each Ready of `tests.bench.gateway_client` at once with as many tasks as a gateway would, each
+with this payload and made by the gateway's own function, and reads the fields of each Result once. A
+number of jobs on its standard input starts a run. It writes the run's seconds to its standard output.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEASE: Final = 60.0
 
 
 class Stream:
-    """A connected client, and the Readys that wait for the next run. gRPC allows one write at a time."""
+    """A connected client, and its Readys that wait for the next run. gRPC allows one write at a time."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -51,7 +51,7 @@ class Stream:
 
 
 class Floor:
-    """The service. payload: of each job."""
+    """The service. payload: the payload of each job."""
 
     def __init__(self, payload: str) -> None:
         self._row = JobRow(**(dict.fromkeys(JobRow._fields) | ROW | {"payload": payload}))
@@ -62,7 +62,7 @@ class Floor:
         self._ended = asyncio.Event()
 
     async def run(self, jobs: int) -> float:
-        """Hand out so many jobs. Return the seconds until the Result of the last one has arrived."""
+        """Send `jobs` jobs. Return the seconds until the Result of the last one has arrived."""
         began = time.monotonic()
         self._left = self._open = jobs
         self._ended.clear()
@@ -99,7 +99,7 @@ class Floor:
             self._ended.set()
 
     async def _answer(self, stream: Stream, ready: m.Ready, ack: int) -> None:
-        """Answer a Ready, and acknowledge a ResultBatch with it. ack: 0: none."""
+        """Answer a Ready, and acknowledge a ResultBatch with it. With `ack` 0 there is no acknowledgment."""
         count = min(ready.count, self._left)
         self._left -= count
         if not count:

@@ -1,11 +1,12 @@
-"""Where the processor time of a job goes that does nothing.
+"""Measure where the processor time of a no-op job is spent.
 
-The worker's own loop, its side of the exchange, the server's claim and settlement.
+The figures are the worker's loop, its side of the exchange, and the server's claim and settlement.
 
-The loop is the worker's own code on claims made of thin air, in this process. The exchange and the
-server's part are the product's statements over the product's wire, one session, no supervisor; the
-server's is what its backend has used, by the kernel's account. Each figure is the median of many
-batches: a neighbour that takes the processor does not count, one that empties the caches does.
+The loop is the worker's own code with simulated claims, in this process. The exchange and the server's
+part are the product's statements over the product's wire, in one session, without a supervisor. The
+server's time is what its backend has used, as the kernel counts it. Each figure is the median of many
+batches: another process that takes the processor does not change it, but one that empties the caches
+does.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ DOCUMENT = '{"n": 1, "user_id": 1234567, "action": "send_welcome_email", "locale
 
 
 class ThinAir:
-    """A session whose every claim is full, and whose every settlement is heard."""
+    """A simulated session: every claim is full, and every settlement succeeds."""
 
     child, backend, sessions, pooled = 1, 1, 1, False
 
@@ -63,7 +64,7 @@ class ThinAir:
         if said is None:
             assert statement == "maintenance/count_dead_rows"
             return [("ready", 0, 0), ("scheduled", 0, 0)]
-        if "wanted" not in said:  # a settlement by itself: the batch took longer than an outcome may wait
+        if "wanted" not in said:  # A separate settlement: the batch took longer than an outcome may wait.
             return [(job,) for job in said["ids"]]
         token = next(self.ids)
         jobs = [(next(self.ids), "bench:noop", DOCUMENT, 1, 0, 1.0, 1.0, None) for _ in range(said["wanted"])]
@@ -86,7 +87,7 @@ class ThinAir:
 
 
 def loop(batch: int, rounds: int) -> Iterator[float]:
-    """Microseconds a job of the worker's loop, by its batches."""
+    """Yield the microseconds per job of the worker's loop, for each batch."""
     hears, calls = os.pipe2(os.O_NONBLOCK)
     board, control = StatusBoard("bench"), ControlBlock()
     control.lease_deadline = float("inf")
@@ -95,7 +96,7 @@ def loop(batch: int, rounds: int) -> Iterator[float]:
     wake = Wake(hears, parent=os.getppid())
     interrupts = Interrupts(board, wake)
     interrupts.install()
-    with patch.object(worker, "session_of", ThinAir):  # an error if a worker gets its session elsewhere
+    with patch.object(worker, "session_of", ThinAir):  # It raises an error if a worker gets its session elsewhere.
         life = worker.Worker(
             ChildContext(spec, wake, interrupts, lambda _title: None),
             load_handlers([WORK]).kinds,
@@ -113,15 +114,15 @@ def loop(batch: int, rounds: int) -> Iterator[float]:
 
 
 def used(pid: int) -> float:
-    """Microseconds of processor that a process has used."""
+    """Processor microseconds that a process has used."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1000
 
 
 def turns(child: Child, batch: int, rounds: int, keep: int) -> Iterator[tuple[float, float, float]]:
-    """Microseconds a job.
+    """Yield microseconds per job, for each round.
 
-    Of the client for one claim and one settlement, of the server for the claim and for the
-    settlement.
+    They are the client's for one claim and one settlement, the server's for the claim, and the server's
+    for the settlement.
     """
     wire = Wire(child.connection, "jobherd", prepared=True)
     pid = child.connection.info.backend_pid

@@ -1,8 +1,8 @@
-"""What the measurements do to a queue.
+"""What the benchmarks do with a queue.
 
-Load it while it is held, let it go, see when it is empty and how fast that went.
+They load it while it is paused, release it, wait until it is empty, and calculate how fast that was.
 
-The one place here that knows tables: when the schema changes, this is what changes with it.
+Only this module of the benchmarks depends on the tables: when the schema changes, change it here.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
     import psycopg
 
 LIMIT = 900.0
-"""Seconds, after which a queue counts as stuck."""
+"""Seconds after which a queue counts as stuck."""
 PAYLOAD = """json_build_object('n', n, 'user_id', 1234567, 'action', 'send_welcome_email', 'locale', 'en_GB', 'ref', 'ab12cd34ef56')"""
 """About 100 bytes."""
 
 
 def hold(connection: psycopg.Connection) -> None:
-    """Nobody claims from now on."""
+    """Pause the queue: workers claim nothing from now on."""
     connection.execute("SELECT jobherd.pause('default', 'loading')")
 
 
 def release(connection: psycopg.Connection) -> float:
-    """From now on they are claimed; gives the database's time just before."""
+    """Resume the queue; return the database's time just before."""
     (start,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())::double precision").fetchone()
     connection.execute("SELECT jobherd.resume('default')")
     return start
 
 
 def load(connection: psycopg.Connection, jobs: int, *, kind: str = "bench:noop") -> None:
-    """Put so many jobs in, without ANALYZE afterwards."""
+    """Enqueue `jobs` jobs, without ANALYZE afterwards."""
     connection.execute(
         f"INSERT INTO jobherd.ready (kind, payload) SELECT %s, {PAYLOAD} FROM generate_series(1, %s) AS n", [kind, jobs]
     )
 
 
 def load_later(connection: psycopg.Connection, jobs: int) -> None:
-    """Put so many jobs in that are due tomorrow."""
+    """Enqueue `jobs` jobs that are due tomorrow."""
     connection.execute(
         f"INSERT INTO jobherd.scheduled (kind, payload, run_at) SELECT 'bench:noop', {PAYLOAD}, now() + '1 day' FROM generate_series(1, %s) AS n",
         [jobs],
@@ -49,27 +49,27 @@ def load_later(connection: psycopg.Connection, jobs: int) -> None:
 
 
 def is_empty(connection: psycopg.Connection) -> bool:
-    """Whether nothing waits and nothing runs. Cheap: only the absence of jobs makes it look far."""
+    """Whether no job is ready or running. Cheap: it reads much only if there are no jobs."""
     return not connection.execute(
         "SELECT EXISTS (SELECT FROM jobherd.ready) OR EXISTS (SELECT FROM jobherd.running)"
     ).fetchone()[0]
 
 
 def place(connection: psycopg.Connection, number: int) -> int:
-    """The id of the waiting job before which so many others are."""
+    """The id of the waiting job that has `number` others before it."""
     return connection.execute("SELECT id FROM jobherd.ready ORDER BY id OFFSET %s LIMIT 1", [number]).fetchone()[0]
 
 
 def is_claimed(connection: psycopg.Connection, job: int) -> bool:
-    """Whether a job waits no longer.
+    """Whether a job is not ready any more.
 
-    One look into an index: who measures a drain must not count rows meanwhile.
+    Cost: one index lookup. To count rows would slow down the drain that is measured.
     """
     return not connection.execute("SELECT EXISTS (SELECT FROM jobherd.ready WHERE id = %s)", [job]).fetchone()[0]
 
 
 def wait_until(true: Callable[[], bool], *, glance: float = 0.2) -> None:
-    """Look every so often, for as long as it takes. TimeoutError past LIMIT."""
+    """Check the condition every `glance` seconds until it is true. Raises TimeoutError after LIMIT."""
     until = time.monotonic() + LIMIT
     while not true():
         if time.monotonic() > until:
@@ -78,7 +78,7 @@ def wait_until(true: Callable[[], bool], *, glance: float = 0.2) -> None:
 
 
 def ended(connection: psycopg.Connection, since: float) -> list[float]:
-    """The times at which jobs were completed from then on, in order, in seconds after it."""
+    """The times at which jobs have completed since `since`, in order, in seconds after it."""
     return [
         row[0]
         for row in connection.execute(
@@ -90,10 +90,10 @@ def ended(connection: psycopg.Connection, since: float) -> list[float]:
 
 
 def drain(connection: psycopg.Connection, jobs: int, *, kind: str = "bench:noop", kept: bool = True) -> float:
-    """Load so many into the held queue, let them go, and give the jobs a second from then to the last one's end.
+    """Load the paused queue, release it, and return the jobs per second until the last one's end.
 
-    kept: completed jobs of that kind are. Else the last one is of a kind that is, so that its end
-    is known.
+    kept: whether completed jobs of the kind are kept in the history. If not, the last job is of a kind
+    whose jobs are kept, so that its end is known.
     """
     hold(connection)
     load(connection, jobs if kept else jobs - 1, kind=kind)

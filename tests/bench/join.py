@@ -1,10 +1,11 @@
-"""What a group costs: how fast its jobs are drained against the same jobs without a group, and when its callback starts.
+"""Measure what a group costs: how fast its jobs are drained, and when its callback starts.
 
 python -m tests.bench.join [--jobs 100000] [--workers 2] [--runs 5]
 
 In turn one drain of plain no-op jobs and one of a group of them with a callback, both loaded into a
-held queue, durable, with full history. The delay is from the end of the last member to the
-moment at which the callback became ready, by the database's clock.
+paused queue, durable, with full history. The rate of the group is compared with that of the plain
+jobs. The delay is from the end of the last member to the time at which the callback became ready, by
+the database's clock.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.support.herd import Herd
 
 WORK = Path(__file__).with_name("work.py")
 LEAST = 0.65
-"""Least share of the rate of a drain without a group."""
+"""Lowest share of the rate of a drain without a group."""
 MOST = 0.1
 """Most seconds from the last end to the callback."""
 ENDED = "SELECT ended_at IS NOT NULL FROM jobherd.flows WHERE id = %s"
@@ -30,7 +31,7 @@ CALLED = "SELECT state = 'completed' FROM jobherd.jobs WHERE kind = 'bench:hold'
 
 
 def join(connection: psycopg.Connection, jobs: int) -> tuple[float, float]:
-    """Drain a group of so many jobs. Return its jobs a second, and the seconds until the callback became ready."""
+    """Drain a group of `jobs` jobs. Return its jobs per second, and the seconds until the callback became ready."""
     hold(connection)
     members = [
         orjson.dumps(

@@ -1,8 +1,8 @@
-"""Enqueue to start on an idle system, against the floor measured in the same run.
+"""Measure enqueue to start on an idle system, against the floor measured in the same run.
 
-From just before the enqueue call to the handler's first statement; one of the product and one of
-the floor in turn, 20 ms apart, so that both see the same machine. The poll backstop is at its
-maximum of 5 minutes, so a job that starts was woken for.
+The time is from just before the enqueue call to the handler's first statement. One job of the product
+and one of the floor run in turn, 20 ms apart, so that both see the same machine. The poll is at its
+maximum of 5 minutes, so a job starts only because a worker was woken for it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.support.herd import Herd
 WORK = Path(__file__).with_name("work.py")
 GAP = 0.02
 STRETCHES = {0.5: 10, 0.99: 5}
-"""Into how many stretches the run is cut for a percentile.
+"""Number of parts of the run, by percentile.
 
-It is compared stretch by stretch, for its ratio to have an interval.
+The percentiles are compared part by part, so that their ratio has an interval.
 """
 
 
@@ -61,7 +61,7 @@ def main() -> int:
                 bare.append(floor.start(number))
                 bare_calls.append(floor.call)
                 time.sleep(max(0.0, due - time.monotonic()))
-            herd.stop()  # drained: every outcome is written
+            herd.stop()  # After the drain every outcome is written.
             stamps = dict(
                 connection.execute(
                     "SELECT id, result::text::double precision FROM jobherd.history WHERE state = 'completed'"
@@ -75,7 +75,7 @@ def main() -> int:
     report.spread("  the product's enqueue call alone", calls)
     report.spread("  the floor's enqueue call alone", bare_calls)
     for (share, count), aim in zip(STRETCHES.items(), (1.1, 1.3), strict=True):
-        # In the order they were sent, so that a stretch of ours and the same stretch of the floor
+        # In the order of the calls, so that each part of the product and the same part of the floor
         # saw the same machine.
         length = max(1, given.jobs // count)
         stretches = [slice(length * number, length * (number + 1)) for number in range(min(count, given.jobs))]

@@ -1,18 +1,18 @@
-"""Measures rejected layouts of the queue beside the present one.
+"""Measures rejected layouts of the queue against the present one.
 
-Each drains the same jobs by claims and settlements of as many, and does nothing else.
+Each only drains the same jobs by claims and settlements of the same size.
 
     updated   one table with a state: a claim updates it, a settlement updates it again; a partial
               index on waiting jobs. What most queues do.
     deleted   the same, but a settlement deletes the row.
-    narrow    a narrow table of waiting jobs, beside one that keeps the jobs: a claim deletes from
-              the first and enters its lease there.
-    moved     state is table, as here: a claim moves whole rows into one row for the batch, a
-              settlement deletes it.
+    narrow    a narrow table of waiting jobs, and another one that keeps the jobs: a claim deletes
+              from the first and writes its lease to the other.
+    moved     the table is the state, as in Jobherd: a claim moves whole rows into one row for the
+              batch, a settlement deletes it.
     queues    the same with a partition for each of 64 queues, of which one is drained.
 
-No history in any. Rates are of two sessions that do nothing else; buffers, log and what the table
-has become do not depend on the machine. The figures stand in the docstring of `sql`.
+None has a history. Rates are of two sessions that do nothing else. Buffers and bytes of WAL per job do
+not depend on the machine. The figures are in the docstring of `sql`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PICK: Final = (
 
 
 class Layout(NamedTuple):
-    """How it is made, and how a batch of it is claimed (the settlement's parameter is what it returns) and settled."""
+    """The statements that make the layout, claim a batch, and settle it with what the claim returned."""
 
     make: str
     claim: str
@@ -105,7 +105,7 @@ STEER: Final = (
 
 
 def drain(dsn: str, layout: Layout, batch: int) -> int:
-    """Claim and settle until nothing is left; give the number of jobs."""
+    """Claim and settle until no job is left; return the number of jobs."""
     count = 0
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(STEER)

@@ -1,9 +1,9 @@
-"""How long the page's list takes over a long past, whatever is asked for, and what the summaries that it reads cost a drain.
+"""Measure the dashboard's list over a long history, by filter, and what its index costs a drain.
 
-The past is made by generate_series: 20 common kinds, one in a hundred jobs failed, a kind of every
-20,000th job, and kinds, states, tenants and codes of a few jobs in all. What is measured is the
-whole look, statement by statement, as the page does it. Then drains in turn, with the summaries and
-with the ends of the jobs alone, which they have replaced.
+generate_series makes the history: 20 common kinds, one failed job in a hundred, a kind of every
+20,000th job, and kinds, states, tenants and error codes of a few jobs in all. Measured are all
+statements of a list, as the dashboard sends them. Then drains run in turn: with the block summaries
+that the list reads, and with the index on the ends of jobs that they have replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.herd import Herd
 
 WORK: Final = Path(__file__).with_name("work.py")
 PATIENCE: Final = 60.0
-"""Seconds that a look may take here. The dashboard ends one after 2 s, which a busy machine can exceed."""
+"""Most seconds for a list here. The dashboard stops one after 2 s, which a busy machine can exceed."""
 AT_ONCE: Final = 500_000
 FILL: Final = """
     INSERT INTO jobherd.history (id, created_at, run_at, started_at, finished_at, drop_on, token, priority, attempts, crashes, state, queue, kind,
@@ -48,9 +48,9 @@ DECLARE: Final = """
     SELECT kind, 'q0', 0, 5, 3, 7, 30
       FROM unnest(ARRAY['rare:kind', 'seldom:kind'] || ARRAY(SELECT 'common:kind' || n FROM generate_series(0, 19) AS n)) AS kind
 """
-"""Text is searched only in jobs of declared kinds."""
+"""Declares the kinds, because text is searched only in jobs of declared kinds."""
 ENDS: Final = "DROP INDEX jobherd.history_in_brief; CREATE INDEX history_by_end ON jobherd.history USING brin (finished_at) WITH (autosummarize = on)"
-"""As it was before."""
+"""Restores the index that the summaries have replaced."""
 ASKED: Final = {
     "everything": Wanted(),
     "failed": Wanted(states=("failed",)),
@@ -117,7 +117,7 @@ def main() -> int:
 
 
 def fill(connection: psycopg.Connection, jobs: int) -> None:
-    """Make a history of this many jobs."""
+    """Make a history of `jobs` jobs."""
     connection.execute(DECLARE)
     for first in range(1, jobs + 1, AT_ONCE):
         last = min(first + AT_ONCE - 1, jobs)
@@ -127,7 +127,7 @@ def fill(connection: psycopg.Connection, jobs: int) -> None:
 
 
 def show_plan(connection: psycopg.Connection) -> None:
-    """Print how a rare kind is found in all of the past."""
+    """Print the plan that finds a rare kind in the whole history."""
     from jobherd import sql
 
     with connection.transaction():
@@ -140,7 +140,7 @@ def show_plan(connection: psycopg.Connection) -> None:
 
 
 async def looks(dsn: str, rounds: int) -> tuple[dict[str, list[float]], str, str]:
-    """How long each look takes, in seconds, and how far one for a text and one for a payload field comes."""
+    """The seconds of each list, and how far a search for a text and one for a payload field get."""
     database = Database(dsn)
     times: dict[str, list[float]] = {name: [] for name in ASKED}
     try:
@@ -156,7 +156,7 @@ async def looks(dsn: str, rounds: int) -> tuple[dict[str, list[float]], str, str
 
 
 async def late(database: Database, wanted: Wanted) -> str:
-    """How long a look takes that finds nothing, and how far it comes."""
+    """Text with the seconds of a list that finds nothing, and how far back it reads."""
     begun = time.monotonic()
     found: Found = await look(database, wanted)
     return f"{time.monotonic() - begun:.2f} s, looked back to job {found.floor:,}"

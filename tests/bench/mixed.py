@@ -1,12 +1,12 @@
-"""Work as it is in practice, beside the plain drain of the same run.
+"""Measure realistic work, against the plain drain of the same run.
 
-Everything has default settings. First drains of the same number of jobs, in turn: plain ones in one
-queue; over 16 queues with 3 priorities each; with payloads of 10 kB; by two supervisors with half
-of the workers each; and beside 4 producers that commit one job at a time.
+All settings are the defaults. First drains of the same number of jobs run in turn: plain jobs in one
+queue; over 16 queues with 3 priorities each; with payloads of 10 kB; by two supervisors with half of
+the workers each; and with 4 producers that commit one job at a time.
 
-Then the start of short jobs, enqueued one by one: alone, and in one queue with long jobs of 1 ms to
-2 s. These are limited to all workers but one, as without a free worker each short job would have to
-wait for one.
+Then short jobs are enqueued one by one: alone, and in one queue with long jobs of 1 ms to 2 s. The
+figure is the time to their start. The long jobs are limited to all workers but one: without a free
+worker each short job would have to wait for one.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ SELECT 'bench:noop', json_build_object('n', n, 'ref', repeat('0123456789', 1000)
 
 
 def produce(dsn: str) -> None:
-    """Commit one job after the other until the process is ended. They are due tomorrow."""
+    """Commit one job after another, due tomorrow, until the process is killed."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         while True:
             connection.execute(LATER, prepare=True)
 
 
 def drain(connection: psycopg.Connection, dsn: str, what: str, count: int) -> float:
-    """Load so many jobs into held queues, release them, and return the jobs a second until the last one's end."""
+    """Load `count` jobs into paused queues, release them, and return the jobs per second until the last one's end."""
     held = ["default", *(f"q{number}" for number in range(1, 16))]
     connection.execute("SELECT jobherd.pause(name, 'loading') FROM unnest(%s::text[]) AS name", [held])
     if what is QUEUES:
@@ -85,7 +85,7 @@ def drain(connection: psycopg.Connection, dsn: str, what: str, count: int) -> fl
 
 
 def starts(connection: psycopg.Connection, count: int) -> list[float]:
-    """Enqueue so many short jobs one by one, and return the milliseconds until each has started."""
+    """Enqueue `count` short jobs one by one, and return the milliseconds until each has started."""
     sent: dict[int, float] = {}
     for number in range(count):
         due, before = time.monotonic() + GAP, time.time()

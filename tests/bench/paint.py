@@ -1,12 +1,14 @@
-"""First paint and weight of each page of the dashboard over a long history.
+"""Measure first paint and size of each page of the dashboard over a long history.
 
-The history is that of `tests.bench.listing`, counted into the rollup. A supervisor serves the dashboard, and
-Chromium opens each page several times with the style sheet and scripts in its cache, as the second page of a
-visit has them. First paint is what Chromium reports (`first-contentful-paint`), from the start of the navigation.
-The weight is that of the compressed document. With --dsn the database is there already, and it is kept.
+The history is that of `tests.bench.listing`, counted into the rollup. A supervisor serves the
+dashboard. Chromium opens each page several times with the style sheet and scripts in its cache, as for
+the second page of a visit. First paint is what Chromium reports (`first-contentful-paint`), from the
+start of the navigation. The size is that of the compressed document. With --dsn the benchmark uses and
+keeps an existing database.
 
-In alternation, Chromium opens a copy of each page: the same bytes from a server that has them in memory. What a copy
-takes is the browser's part, which no dashboard can avoid with this page. A page of one word is the browser's least.
+In turn, Chromium opens a copy of each page: the same bytes from a server that has them in memory. The
+time for a copy is the browser's part, which no dashboard can avoid with this page. A page of one word
+shows the browser's minimum.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ PAGES: Final = {
     "enqueue": "/enqueue?kind=common:kind1",
 }
 READING: Final = 500
-"""Milliseconds between two navigations: people read a page before they leave it. Without them, the figure has the work
-of the page before in it, which still starts its scripts and its connection for updates.
+"""Milliseconds between two navigations: people read a page before they leave it. Without this pause, the figure would
+include work of the previous page, which still starts its scripts and its connection for updates.
 """
 STATIC: Final = re.compile(r'(?:href|src)="(/static/[^"]*)"')
 SENT: Final = ("Content-Type", "Content-Encoding", "Cache-Control", "Content-Security-Policy")
@@ -91,7 +93,7 @@ class Copy:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def keep(self, path: str) -> bytes:
-        """Keep what the dashboard answers now, and what the page loads. Return its bytes."""
+        """Store the dashboard's present answer, and the files that the page loads. Return the page's bytes."""
         request = urllib.request.Request(self._of + path, headers={"Accept-Encoding": "gzip"})  # noqa: S310
         with urllib.request.urlopen(request) as answer:  # noqa: S310
             headers = {name: answer.headers[name] for name in SENT if name in answer.headers}
@@ -113,7 +115,7 @@ class Copy:
 
 
 def first_paint(tab: Page, url: str) -> float:
-    """Return the milliseconds until a page shows something, opened from one that has been read."""
+    """Return the milliseconds until a page shows something, after a pause on the previous page."""
     tab.wait_for_timeout(READING)
     tab.goto(url, wait_until="load")
     while (seen := tab.evaluate(PAINTED)) is None:
@@ -131,7 +133,7 @@ def main() -> int:
                 listing.fill(connection, given.jobs)
                 while connection.execute("SELECT behind FROM jobherd.count_past('8 days', '30 seconds')").fetchone()[0]:
                     continue
-                for step, coarser, older in STEPS:  # as maintenance does, 24 slices each quarter of an hour
+                for step, coarser, older in STEPS:  # Like the maintenance process: 24 slices each quarter of an hour.
                     merge = {"step": step, "coarser": coarser, "older": older}
                     while connection.execute(sql.load("maintenance/coarsen_rollup"), merge).fetchone()[0]:
                         continue

@@ -1,12 +1,12 @@
-"""Where the parent's time goes while many children drain a queue.
+"""Measure where the supervisor's time is spent while many workers drain a queue.
 
-Its stack, looked at some hundred times a second by py-spy.
+py-spy samples its stack some hundred times a second.
 
-py-spy reads the parent's memory from outside and does not stop it: what it sees wrong it leaves
-out. A look counts while the parent is on a processor or waits for one; so shares are shares of what
-it uses, and how much that is, the kernel says. The last of our own lines on the stack has the time:
-what a line spends in the library or the kernel is its own. A user other than root may look only where
-the system lets him (`kernel.yama.ptrace_scope = 0`).
+py-spy reads the supervisor's memory from outside and does not stop it; it discards inconsistent
+stacks. A sample counts while the supervisor is on a processor or waits for one. So shares are shares
+of the time that it uses, and the kernel says how much that is. The time is assigned to the last line
+of Jobherd's own code on the stack, including the time in libraries and in the kernel. A user other
+than root may sample only if the system allows it (`kernel.yama.ptrace_scope = 0`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def shares(text: str) -> tuple[Counter[str], Counter[str]]:
-    """How many looks saw each function of ours as the last one, and each module, of stacks as py-spy writes them: frames, and a count.
+    """Count the samples by the last function of Jobherd on the stack, and by its module, in py-spy's raw format.
 
     >>> shares("main (/x/supervisor/cli/run.py:3);_turn (/x/supervisor/loop.py:9);select (/usr/lib/selectors.py:4) 7")[0]
     Counter({'supervisor/loop.py _turn': 7})

@@ -1,8 +1,8 @@
-"""Pictures of figures, as SVG: bars with their intervals, and lines.
+"""Draws figures as SVG: bars with their intervals, and lines.
 
-Readable on light and on dark pages; no dependency.
+The pictures are readable on light and on dark pages, and need no other package.
 
-A picture says nothing that the table beside it does not say; it is for the eye.
+A picture contains nothing that is not in the table next to it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def _svg(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def bars(title: str, figures: Sequence[Figure]) -> str:
-    """Each figure that has something to be held against.
+    """Draw each figure that has a value to compare with.
 
-    Ours above, the other below, each pair in a scale of its own.
+    Jobherd is above, the other below, and each pair has its own scale.
     """
     parts: list[str] = []
     y = 36.0
@@ -54,9 +54,9 @@ def bars(title: str, figures: Sequence[Figure]) -> str:
 
 
 def lines(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
-    """Curves over a common axis; both axes begin at zero."""
+    """Draw curves over a common axis; both axes begin at zero."""
     height, left, top, bottom = 260, 60, 36, 30
-    points = [(x, y) for curve in curves.values() for x, y in curve if y == y]  # not nan
+    points = [(x, y) for curve in curves.values() for x, y in curve if y == y]  # Not NaN.
     far, high = max(x for x, _ in points) or 1, max(y for _, y in points) or 1
     wide, tall = WIDTH - left - RIGHT, height - top - bottom
     axis = f"M{left} {top}V{height - bottom}H{WIDTH - RIGHT}"
@@ -75,7 +75,7 @@ def lines(title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
 
 
 def panels(title: str, parts: Sequence[tuple[str, Mapping[str, Sequence[Sequence[float]]]]]) -> str:
-    """Pictures of curves below each other."""
+    """Draw several pictures of curves, one below another."""
     height = 260
     drawn = [
         lines(name, curves).replace(

@@ -1,13 +1,13 @@
-"""An old snapshot is held open while jobs keep coming.
+"""Hold an old snapshot open while jobs arrive continuously.
 
-The classic collapse of queues in a table, for nothing can be vacuumed any more.
+Queues in a table classically collapse in this situation, because VACUUM can remove no row.
 
-A session opens a transaction and stays in it. Jobs come at a steady rate, in small transactions, to
-a fleet that is otherwise idle. A probe claims ten times a second and rolls back: most of the time
-it finds no job, so what it costs is the way past the dead rows. Against it the first window, before
-much has died. `--minutes 20` is what the aim is about; less only shows the beginning. With
-`--delayed 10` a tenth of the jobs comes back from a delay, under ids before which claims that seek
-do not look.
+A session opens a transaction and stays in it. Jobs arrive at a steady rate, in small transactions, at
+a fleet that is otherwise idle. A probe claims ten times a second and rolls back. Most of the time it
+finds no job, so its cost is that of scanning the dead rows. It is compared with the first window, in
+which few rows are dead. The aim is for `--minutes 20`; a shorter run shows only the beginning. With
+`--delayed 10` a tenth of the jobs is delayed, and their ids are before the position where claims that
+seek start.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def main() -> int:
             stride = ScanStart()
 
             def probe() -> float:
-                """A claim as a worker makes it: walking, and seeking once the walk has become long.
+                """Claim like a worker: walk from the head, and seek once the walk has become long.
 
-                `--walk 1`: always walking.
+                With `--walk 1` it always walks.
                 """
                 if stride.doubt and not given.walk:
                     dead = {
@@ -101,7 +101,7 @@ def main() -> int:
                 due += TICK
                 time.sleep(max(0.0, due - time.monotonic()))
             behind = queue.count("ready")
-            reader.execute("SELECT count(*) FROM jobherd.supervisors")  # it is still the same snapshot
+            reader.execute("SELECT count(*) FROM jobherd.supervisors")  # The snapshot is still the same.
             reader.rollback()
         wait_until(lambda: is_empty(producer) and not queue.count("scheduled"))
         waits = producer.execute(
@@ -115,7 +115,7 @@ def main() -> int:
     report.fact("probes that walked", f"{sum(walks):,} of {len(walks):,}")
     report.spread("claim, first window", probes[0])
     report.spread("claim, last window", probes[-1])
-    # Every fifth probe goes into the same part: five pairs of p99s, each over the whole window.
+    # Every fifth probe belongs to the same part: five pairs of p99s, each over the whole window.
     late, early = ([at(window[part::PARTS], 0.99) for part in range(PARTS)] for window in (probes[-1], probes[0]))
     report.figure("claim p99 under an old snapshot, last window against first", late, early, unit="ms", aim=2)
     report.figure(

@@ -1,10 +1,10 @@
-"""Producers that commit one job at a time against a busy fleet.
+"""Measure producers that commit one job at a time against a busy fleet.
 
-What it costs them that they can wake somebody.
+How much does it cost them that they can wake workers?
 
-Slices of the same load in turn, so that all see the same machine: without the trigger; with it,
-while every worker is busy; and with it while a worker sleeps, when each of them must notify. The
-aim is for the second against the first; the third shows what is at stake.
+Slices of the same load run in turn, so that all see the same machine: without the trigger; with it,
+while every worker is busy; and with it while a worker is idle, when each producer must notify. The
+aim is for the second against the first. The third shows the cost of notifications.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NONE, BUSY, ASLEEP = "no trigger at all", "trigger, all busy", "trigger, somebod
 
 
 def produce(dsn: str, orders: Connection) -> None:
-    """A producer: for each time that comes in, commit jobs until then, and say how many."""
+    """Run a producer: for each time that it receives, commit jobs until then, and send their number."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         while until := orders.recv():
             count = 0
@@ -47,12 +47,12 @@ def produce(dsn: str, orders: Connection) -> None:
 def wait_for_keys(connection: psycopg.Connection, held: bool) -> None:
     until = time.monotonic() + 30
     while bool(connection.execute(KEYS).fetchone()[0]) is not held:
-        assert time.monotonic() < until, "the supervisor neither takes nor lets go of the keys"
+        assert time.monotonic() < until, "the supervisor did not take or release its advisory keys within 30 s"
         time.sleep(0.02)
 
 
 def heard(ears: psycopg.Connection) -> int:
-    """How many jobs were notified since the last time; our own mark is the last."""
+    """How many notifications of jobs arrived since the last call. A mark that it sends itself ends the count."""
     ears.execute("SELECT pg_notify('jobherd_jobs', '@mark')")
     count = 0
     for note in ears.notifies(timeout=30):
@@ -79,7 +79,7 @@ def main() -> int:
             rates: dict[str, list[float]] = {NONE: [], BUSY: [], ASLEEP: []}
             notified = dict.fromkeys(rates, 0)
             commits = dict.fromkeys(rates, 0)
-            for number in range(-1, given.rounds):  # the first to warm up
+            for number in range(-1, given.rounds):  # The first round is the warm-up.
                 turns = [NONE, BUSY] if number % 2 else [BUSY, NONE]
                 for what in turns if number % 4 else [*turns, ASLEEP]:
                     connection.execute("TRUNCATE jobherd.ready")

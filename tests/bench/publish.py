@@ -1,9 +1,9 @@
-"""Put the figures of the last runs into the pages docs/project/performance*.md.
+"""Write the figures of the last runs into the pages docs/project/performance*.md.
 
-A table and a picture each, between their markers. `python -m tests.bench.publish`
+Each benchmark has a table and a picture, between its markers. `python -m tests.bench.publish`
 
-The prose around the markers is written by hand and left alone, and so is a part whose figures are
-not here.
+The text outside the markers is written by hand and not changed. A part without figures is not
+changed either.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def figures(found: dict[str, Any]) -> list[Figure]:
 
 
 def row(figure: Figure) -> list[str]:
-    """A line of the table: what, found, against, ratio, how many, aim."""
+    """A row of the table: label, figure, compared figure, ratio, number of values, aim."""
     sign = ">=" if figure.at_least else "<="
     aim = "" if figure.aim is None else f"{sign} {figure.aim:g}, {'met' if figure.met else '**missed**'}"
     against = "" if figure.floor is None else show_spread(figure.floor)
@@ -45,13 +45,13 @@ def row(figure: Figure) -> list[str]:
 
 
 def rows(name: str) -> list[list[str]]:
-    """The lines of a measurement's table; none if it left no figures."""
+    """The rows of a benchmark's table; none if it has no figures."""
     found = record(name)
     return [] if found is None else [[cell.replace("**", "") for cell in row(figure)] for figure in figures(found)]
 
 
 def part(name: str, found: dict[str, Any]) -> str:
-    """What stands between the markers."""
+    """The text between the markers of a benchmark."""
     all_of_it = figures(found)
     table = ["| measured | found | against | ratio | n | aim |", "|---|---|---|---|---|---|"]
     table += ["| " + " | ".join(row(figure)) + " |" for figure in all_of_it]

@@ -1,11 +1,11 @@
-"""What the rollup costs a drain.
+"""Measure what the rollup costs a drain.
 
-The server's processor time for counting jobs, against all processor time that draining them took.
+The figure is the server's processor time to count jobs, against all processor time to drain them.
 
-Not by rates: what is a hundredth of the work is lost in their noise. The maintenance process is kept from
-counting meanwhile, and a session of ours counts what was drained, as the maintenance process would: a look that
-finds it all, and one that finds nothing new, for a fleet at full drain reads most rows a second
-time. The supervisor, its children and the server are all in what draining took.
+Rates are not compared, because a hundredth of the work is lost in their noise. The maintenance process
+cannot count meanwhile, and a session of the benchmark counts the drained jobs in the same way: one
+update that finds all jobs, and one that finds none, because a fleet at full drain reads most rows
+twice. The time of the drain includes supervisor, child processes and server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> int:
         report.on(dsn)
         connection.execute(
             "SELECT pg_advisory_lock(hashtext('jobherd.count_past'))"
-        )  # maintenance processes leave it to us
+        )  # With this lock, maintenance processes do not count.
         connection.execute(sql.load("session/force_index_plans"), {"local": False})
         backend = connection.info.backend_pid
 

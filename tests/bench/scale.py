@@ -1,10 +1,10 @@
-"""How cost grows: with children (1 to 256 simulated claimers), and with queues that hold jobs.
+"""Measure how cost grows with workers (1 to 256 simulated claimers), and with queues that hold jobs.
 
-The figures are those of docs/explanation/scaling.md.
+The figures are in docs/explanation/scaling.md.
 
-Claimers have nothing to do but to claim and to settle, so the server is as busy as it can be from
-two of them on; what more of them lose is lost to each other. For the queues a claim's buffers are
-counted, which do not depend on the machine.
+Claimers only claim and settle, so from two of them on the server is as busy as it can be. What more of
+them lose, they lose to each other. For the queues the benchmark counts a claim's buffers, which do not
+depend on the machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> int:
         report.on(dsn)
         with Claimers(dsn, given.most) as claimers:
             load(connection, 200_000)
-            claimers.run(given.most, batch=10, seconds=1.0)  # until every plan is made and every page is there
+            claimers.run(given.most, batch=10, seconds=1.0)  # Warm up: all plans are made and all pages are cached.
             for batch in BATCHES:
                 found = {number: [] for number in many}
                 for _ in range(given.rounds):

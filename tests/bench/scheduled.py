@@ -1,10 +1,10 @@
-"""Lateness of scheduled jobs.
+"""Measure the lateness of scheduled jobs.
 
-From a job's run_at to its handler's first statement: ten a second on an otherwise idle system, and
-a thousand a second.
+The time is from a job's run_at to its handler's first statement: with ten jobs a second on an
+otherwise idle system, and with a thousand a second.
 
-Each time is random to the microsecond; the poll backstop is at its maximum, so a job that starts
-was started by a timer.
+Each run_at is random to the microsecond. The poll is at its maximum, so a job starts only because of
+a timer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WITH start AS (SELECT extract(epoch FROM clock_timestamp())::double precision + 
                 FROM start, generate_series(1, %(jobs)s))
 SELECT first FROM start WHERE (SELECT count(*) FROM sent) > 0
 """
-"""In no order: each may be the new earliest."""
+"""The run_at times are in random order: each job may be the new earliest."""
 LATE = """
 SELECT result::text::double precision - extract(epoch FROM run_at)::double precision FROM jobherd.history WHERE state = 'completed' AND id > %s
 """
@@ -55,13 +55,13 @@ def main() -> int:
 def lateness(
     report: Report, dsn: str, connection: psycopg.Connection, jobs: int, given: argparse.Namespace
 ) -> list[float]:
-    """How many milliseconds after their time so many jobs have begun, whose times are spread over those seconds."""
+    """The milliseconds from run_at to start of `jobs` jobs, spread over `given.seconds` seconds."""
     with Herd(dsn, WORK, "--poll", "5m", workers=given.workers) as herd:
         (after,) = connection.execute("SELECT coalesce(max(id), 0) FROM jobherd.history").fetchone()
         (first,) = connection.execute(
             ENQUEUE, {"jobs": jobs, "seconds": given.seconds, "ahead": 2.0 + jobs / 2000}
         ).fetchone()
-        assert first > time.time(), "the first was due before the last was there"
+        assert first > time.time(), "the first job was due before the last one was enqueued"
         time.sleep(first + given.seconds + 1.0 - time.time())
         report.holds("the supervisor left well", herd.stop() == 0)
     rows = connection.execute(LATE, [after]).fetchall()

@@ -1,9 +1,11 @@
-"""What the record of a durable step costs: against a bare insert with its commit, and to read 1,000 of them.
+"""Measure what the record of a durable step costs, against a bare insert with its commit.
+
+It also measures how long 1,000 records take to read.
 
 python -m tests.bench.steps [--rounds 15] [--jobs 300]
 
-Both take turns within a round, in an order drawn for each round, over one connection and as a worker sends them. Durable:
-each waits for its commit.
+Record and insert take turns within a round, in an order drawn for each round, over one connection and
+as a worker sends them. The server is durable: each waits for its commit.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 AIM = 2.0
-"""Most times that a record costs what a bare insert costs."""
+"""Highest ratio of the time for a record to the time for a bare insert."""
 RESULT = '{"id": "ch_1", "cents": 500}'
 
 
@@ -42,7 +44,7 @@ def main() -> int:
         about = {"child": child.id, "token": row.token, "job": row.id, "result": RESULT, "attempt": 1, "version": 1}
 
         def timed(call: Callable[[str], object]) -> float:
-            """Milliseconds of each."""
+            """The milliseconds of one call, on average."""
             begun = time.perf_counter()
             for number in range(given.jobs):
                 call(str(number))

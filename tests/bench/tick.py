@@ -1,9 +1,10 @@
-"""Schedules under kills and edits: whether an instant is missing or has two jobs.
+"""Test schedules under kills and edits: is an instant missing, or does one have two jobs?
 
 python -m tests.bench.tick [--seconds 60] [--processes 8] [--schedules 100]
 
-Maintenance processes enqueue the jobs of schedules at 50 ms, while one of them is killed and one
-schedule is edited in turn. It fails if an instant is missing, or if a job or an instant is there twice.
+Maintenance processes enqueue the jobs of schedules with an interval of 50 ms. Meanwhile one of the
+processes is killed and one schedule is edited, in turn. The test fails if an instant is missing, or
+if a job or an instant exists twice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> int:
     given = parser.parse_args()
     chance = random.Random(27)
     with ground() as (_, dsn), Bench(dsn) as bench:
-        for table in ("ready", "scheduled"):  # no process waits for these jobs
+        for table in ("ready", "scheduled"):  # No process waits for these jobs.
             bench.ask(f"DROP TRIGGER seen ON jobherd.{table}")
         bench.ask(MAKE, many=given.schedules)
         processes = [bench.start("maintenance") for _ in range(given.processes)]

@@ -1,10 +1,11 @@
-"""What a key costs an enqueue: new unique jobs and duplicates against plain jobs, one by one and in bulk.
+"""Measure what a key costs an enqueue: new unique jobs and duplicates against plain jobs.
 
 python -m tests.bench.unique [--rounds 15] [--jobs 6000]
 
-Plain and unique calls take turns within a round, in an order drawn for each round, and each begins
-with empty tables. Durable, every call commits. A plain call in bulk is the statement, not COPY, which
-unique jobs do not use. What is measured is the server's processor time: the disk would hide the rest.
+Jobs are enqueued one by one and in bulk. Plain and unique calls take turns within a round, in an order
+drawn for each round, and each begins with empty tables. The server is durable, and every call commits.
+A plain call in bulk is the statement, not COPY, which unique jobs do not use. The figure is the
+server's processor time: the disk would hide the difference.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 AIMS = {1: 1.3, 100: 1.7, 1000: 1.7}
-"""Most times that a call with so many new unique jobs costs what one with plain jobs costs."""
+"""Highest ratio of a call with new unique jobs to one with plain jobs, by number of jobs."""
 
 
 class ByStatement(Chunk):
@@ -54,7 +55,7 @@ def main() -> int:
             put_on(connection, (ByStatement(one.kind, one.texts, one.options) for one in made), schema=client.schema)
 
         def timed(call: Callable[[int], None], calls: int, size: int) -> float:
-            """Microseconds of the server's processor for each job."""
+            """The server's processor microseconds for each job."""
             start = used(connection.info.backend_pid)
             for number in range(calls):
                 call(number * size)

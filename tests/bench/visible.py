@@ -1,11 +1,11 @@
-"""When an outcome is to be seen.
+"""Measure when an outcome becomes visible.
 
-From a job's end, in the middle of a claim, until another session finds it completed, while a job
-behind it runs long.
+The time is from the end of a job, in the middle of a claim, until another session sees it completed,
+while a job behind it runs long.
 
-Three ways to hold it up: one long job; several short ones and then a long one; and one long job
-while more processes want to run than there are processors, where that job may only be waiting for
-one and keeps what stands behind it.
+Three situations can delay it: one long job; several short jobs and then a long one; and one long job
+while more processes want to run than there are processors. There the long job may only wait for a
+processor, and delays the outcomes before it.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 WORK = Path(__file__).with_name("work.py")
 LONG = 0.3
-"""Seconds that the job behind it runs."""
+"""Seconds for which the long job runs."""
 SHORT = [0.005] * 4
 CROWD = 20
-"""Processes that want nothing but a processor, and give way to processes with work."""
+"""Processes that only use a processor, at the lowest priority."""
 LEADING = 20
-"""Jobs of no time in front, the last of which is looked at.
+"""Jobs of 0 s in front; the last one is measured.
 
-A worker's first claim after a rest is small.
+A worker's first claim after it was idle is small.
 """
 LOOK = 0.0005
 TEACH = 200
-"""Jobs of no time that come first.
+"""Jobs of 0 s that run first.
 
-A worker holds several only of a kind that it knows to be short.
+A worker claims several jobs only of a kind whose jobs have been short.
 """
 
 
 @contextmanager
 def crowd(size: int) -> Iterator[None]:
-    """So many processes spin meanwhile."""
+    """Run `size` processes that spin until the end of the block."""
     with ExitStack() as stack:
         for _ in range(size):
             spinner = stack.enter_context(
@@ -59,9 +59,10 @@ def crowd(size: int) -> Iterator[None]:
 
 
 def lateness(dsn: str, between: list[float]) -> float:
-    """Milliseconds from the end of a job to its being seen, while those of `between` and a long one run behind it.
+    """Milliseconds until the end of a job is visible, while the jobs of `between` and a long one run behind it.
 
-    By a fleet of its own: one that has seen the long job would claim the next of that kind alone.
+    Each call starts a new supervisor: workers that have run the long job would claim the next one of this
+    kind alone.
     """
     with Herd(dsn, WORK, "--poll", "5m", workers=1), psycopg.connect(dsn, autocommit=True) as connection:
         with connection.transaction():
@@ -76,7 +77,7 @@ def lateness(dsn: str, between: list[float]) -> float:
 
 
 def seen(connection: psycopg.Connection, job: int) -> float:
-    """Wait until a job is completed, and return how many milliseconds after its end that was seen."""
+    """Wait until a job is seen as completed; return the milliseconds since its end."""
     look = "SELECT 1000 * extract(epoch FROM clock_timestamp() - finished_at)::double precision FROM jobherd.history WHERE id = %s"
     while (row := connection.execute(look, [job]).fetchone()) is None:
         time.sleep(LOOK)

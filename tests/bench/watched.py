@@ -1,10 +1,10 @@
-"""What it costs the jobs that people look on.
+"""Measure what open pages of the dashboard cost the jobs.
 
-The drain rate with open pages beside the one without, in interleaved pairs.
+The figure is the drain rate with open pages against the rate without, in interleaved pairs.
 
-An open page is what a browser makes of one: the page itself, and a stream of all that is live on
-it. Reading the streams costs this process as good as nothing, and shares the machine with the jobs,
-as a browser on it would.
+An open page does what a browser does: it loads the page, and keeps a stream of its live parts.
+Reading the streams costs this process almost nothing, and uses the same machine as the jobs, like a
+browser on it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ LIMIT: Final = 30.0
 
 
 class Viewers:
-    """So many open pages.
+    """A number of open pages.
 
-    ``with Viewers(url, 20) as viewers:`` returns once each has been sent something.
+    ``with Viewers(url, 20) as viewers:`` returns once the stream of each page has answered.
     """
 
     def __init__(self, url: str, pages: int) -> None:
@@ -47,7 +47,7 @@ class Viewers:
         self._left = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self.read = 0
-        """Bytes that were sent."""
+        """Bytes read from the streams."""
         self.streams = 0
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ def main() -> int:
             url = herd.wait_event(lambda event: event.message.startswith("the dashboard is ")).message.removeprefix(
                 "the dashboard is "
             )
-            drain(connection, given.jobs)  # until every plan is made and every page is there
+            drain(connection, given.jobs)  # Warm up: all plans are made and all pages are cached.
             for number in range(given.pairs):
                 for looked_at in (False, True) if number % 2 else (True, False):
                     if looked_at:

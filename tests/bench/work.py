@@ -1,4 +1,4 @@
-"""The handlers of the measurements."""
+"""Handlers of the benchmarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = "def total(prices, *, rate=1.19):\n    net = sum(price for price in pri
 
 @handler("bench:stamp")
 def stamp(n: int = 0) -> float:
-    """Say when this statement ran, by the wall clock that the script and the server share."""
+    """Return the time of this statement, by the wall clock that the script and the server share."""
     return time.time()
 
 
@@ -29,31 +29,31 @@ def noop(n: int = 0, user_id: int = 0, action: str = "", locale: str = "", ref: 
 
 @handler("bench:forgotten", keep_completed=0)
 def forgotten(n: int = 0, user_id: int = 0, action: str = "", locale: str = "", ref: str = "") -> None:
-    """Do nothing, and be kept only if that fails."""
+    """Do nothing. Completed jobs of this kind are not kept."""
 
 
 @handler("bench:hold", timeout="1h")
 def hold(seconds: float) -> None:
-    """Keep a worker busy, and no processor."""
+    """Keep a worker busy without using a processor."""
     time.sleep(seconds)
 
 
 @handler("bench:burn")
 def burn(rounds: int) -> None:
-    """Burn pure Python for so many rounds: a fixed amount of work, in any process."""
+    """Run pure Python for `rounds` rounds: a fixed amount of work, in any process."""
     spin(rounds)
 
 
 def spin(rounds: int) -> int:
-    """The work itself, the same for a job and for the plain process it is compared with.
+    """Do the work, the same for a job and for the plain process that it is compared with.
 
-    What pure Python does all day, from the standard library.
+    It is ordinary pure Python, from the standard library.
 
-    It is many functions on purpose. A loop of three instructions is as fast as the processor
-    guesses its jumps: the same loop took 0.97 ms or 1.12 in one and the same plain process, before
-    and after that had run some other code, for seconds on end; and the same sum 4.7 ms or 7.8 by
-    nothing but how many numbers the process had made before. A loop like that measures this luck,
-    which is larger than what is looked for here.
+    It uses many functions deliberately. The speed of a loop of three instructions depends on the
+    processor's branch prediction. The same loop in the same plain process took 0.97 ms before and 1.12 ms
+    after the process ran other code, for many seconds. The same sum took 4.7 or 7.8 ms, depending only
+    on how many numbers the process had made before. Such a loop measures this chance, which is larger
+    than the differences to measure here.
     """
     total = 0
     for number in range(rounds):
@@ -65,9 +65,9 @@ def spin(rounds: int) -> int:
 
 
 def main() -> None:
-    """The same work in a plain process.
+    """Run the same work in a plain process.
 
-    Say that we stand, wait for the start, burn, say how much processor time it took.
+    It prints that it is ready, waits for the start, does the work, and prints its processor time.
     """
     jobs, rounds = map(int, sys.argv[1:])
     spin(rounds)

@@ -1,4 +1,4 @@
-"""Other job queues on PostgreSQL, measured beside this one on the same server.
+"""Other job queues on PostgreSQL, measured against Jobherd on the same server.
 
 `python -m tests.bench.peers`, or `make bench-peers`.
 """

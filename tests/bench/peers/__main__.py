@@ -1,17 +1,17 @@
-"""Other job queues on PostgreSQL beside this one.
+"""Measure other job queues on PostgreSQL against Jobherd.
 
-Drains and starts, on one server, with two processes each, in turn.
+Drains and starts run on one server, with two processes of each queue, in turn.
 
-They are installed on the first run, by pip and npm, in an environment of their own below `.bench/`;
-it is used as it is afterwards. Each is at its best: in the batches that its documentation offers,
-and after a VACUUM ANALYZE, which Jobherd must do without. A drain runs from the first job's start,
-so that no import counts, to the moment at which the database holds no job that is not over.
-Jobherd drains twice: with only failures kept, as most of the others do it, and with full history,
-of which each job can be looked up afterwards. Some of them drain with their default settings too.
+On the first run, pip and npm install the queues in a separate environment below `.bench/`. Later runs
+use it as it is. Each queue runs at its best: in the batches that its documentation offers, and after
+a VACUUM ANALYZE, which Jobherd does not get. The time of a drain is from the first job's start, so
+that no import counts, until every job in the database has finished. Jobherd drains twice: keeping
+only failures, as most of the others do, and with full history, in which each job can be found
+afterwards. Some of them also drain with their default settings.
 
-The processor time of a job is that of workers and server: what the larger drain took more than the
-smaller one, for each job more. On a busy machine it says more than the rates, of which a queue with
-more processes gets more.
+The processor time of a job is that of workers and server: the additional time of the larger drain,
+divided by its additional jobs. On a busy machine it is more meaningful than the rates, because a queue
+with more processes gets more processor time.
 """
 
 from __future__ import annotations
@@ -57,16 +57,18 @@ IN_PYTHON = {
 }
 IN_NODE = {"graphile": ("graphile-worker",), "pgboss": ("pg-boss",)}
 LIMIT = 180.0
-"""Seconds for one drain, after which it counts as never ending."""
+"""Seconds after which a drain counts as never ending."""
 GAP = 0.02
 GLANCE = 0.02
 
 
 @dataclass(frozen=True)
 class Peer:
-    """How one of them is run. left.
+    """How to run one of the queues.
 
-    Whether any job is not over. most: the most jobs that it drains in bearable time.
+    Args:
+        left: A query for whether any job has not finished.
+        most: The most jobs that it drains in acceptable time.
     """
 
     name: str
@@ -74,24 +76,24 @@ class Peer:
     command: tuple[str, ...]
     left: str
     aim: float | None = None
-    """Jobherd's rate with only failures kept is to be so many times as high."""
+    """Target ratio of Jobherd's rate, with only failures kept, to this queue's rate."""
     processes: int = 2
     most: int = 10**9
     analyze: bool = True
     starts: bool = True
-    """Not only its drains are measured."""
+    """Whether starts are measured, in addition to drains."""
     settings: str = "drain"
-    """What its adapter calls them. `default`: it is given none."""
+    """The adapter's name for the settings. With `default` the queue uses its default settings."""
 
 
 HISTORY: float = 1.3
-"""With full history Jobherd's rate is to be so many times as high as the fastest peer's."""
+"""Target ratio of Jobherd's rate, with full history, to the fastest peer's rate."""
 OURS = (sys.executable, str(HERE / "jobherd_peer.py"))
 LEFT = "SELECT EXISTS (SELECT FROM jobherd.ready) OR EXISTS (SELECT FROM jobherd.running)"
 
 
 PEERS = (
-    Peer("Jobherd", "", (*OURS, "history"), LEFT, processes=1, analyze=False),  # one supervisor has two workers
+    Peer("Jobherd", "", (*OURS, "history"), LEFT, processes=1, analyze=False),  # One supervisor has two workers.
     Peer("Jobherd, failures kept", "", (*OURS, "failures"), LEFT, processes=1, analyze=False, starts=False),
     Peer(
         "Graphile Worker",
@@ -135,7 +137,7 @@ BY_DEFAULT = (
 
 
 def install() -> None:
-    """Make the two environments, unless they are there. Remove `.bench` to have newer versions."""
+    """Make the two environments if they do not exist. To get newer versions, remove `.bench`."""
     if not (HOME / "done").exists():
         shutil.rmtree(HOME, ignore_errors=True)
         NODE.mkdir(parents=True)
@@ -146,7 +148,7 @@ def install() -> None:
             **quiet,
         )
         (NODE / "package.json").write_text('{"private": true}\n')
-        # npm installs the newest versions that its own Node.js can run, and so must be run by that one.
+        # npm installs the newest versions that its own Node.js can run, so the installed Node.js must run it.
         path = f"{IN_BIN}{os.pathsep}{os.environ['PATH']}"
         for packages in (("node@22",), sum(IN_NODE.values(), ())):
             subprocess.run(
@@ -168,12 +170,12 @@ def version(peer: Peer) -> str:
 
 
 def fewer(peer: Peer, jobs: int) -> str:
-    """Say how many jobs it drained, if not so many."""
+    """Return a text with the number of jobs that the peer drained, if it was less than `jobs`."""
     return f" (of {peer.most:,})" if peer.most < jobs else ""
 
 
 class Stand:
-    """A peer with a database of its own."""
+    """A peer with its own database."""
 
     def __init__(self, peer: Peer, dsn: str, folder: Path, server: int) -> None:
         self.peer, self._folder, self._server = peer, folder, server
@@ -206,7 +208,7 @@ class Stand:
 
     @contextlib.contextmanager
     def working(self, purpose: str) -> Iterator[list[int]]:
-        """Start its workers, each in a group of its own, which is ended at the end."""
+        """Start the peer's workers, each in its own process group, and kill the groups at the end of the block."""
         log = (self._folder / "log").open("ab")
         words = [*self.peer.command, "work", purpose]
         started = [
@@ -244,7 +246,7 @@ class Stand:
         return bool(row[0])
 
     def drain(self, jobs: int) -> tuple[float, float]:
-        """Return jobs a second, and the seconds of processor time with the start of the workers."""
+        """Return jobs per second, and the seconds of processor time, including the start of the workers."""
         for file in self._folder.glob("first.*"):
             file.unlink()
         self.run("load", jobs)
@@ -260,7 +262,7 @@ class Stand:
     def starts(self, jobs: int) -> list[float]:
         """Milliseconds from just before the enqueue call to the first statement of the job, on an idle system."""
         with self.working("start"):
-            time.sleep(5)  # they stand; some only after a poll or two
+            time.sleep(5)  # The workers are ready by then; some need one or two polls.
             sent = dict(json.loads(self.run("offer", jobs, GAP)))
             self._wait(lambda: not self.is_busy(), f"start {jobs} jobs")
         stamps: dict[int, float] = {}

@@ -1,10 +1,9 @@
-"""Jobherd itself, in the words of the peers.
+"""The adapter of Jobherd itself, with the commands of the peers.
 
-A supervisor with two workers, batches of 500 for a drain and of 1 for a start, or as it chooses by
-default.
+It runs a supervisor with two workers, in batches of 500 for a drain and of 1 for a start, or as it
+chooses by default.
 
-The first word says what is kept of jobs that went well: `history`, everything, or `failures`,
-nothing.
+The first argument says what is kept of completed jobs: `history`, everything, or `failures`, nothing.
 """
 
 import contextlib
@@ -43,7 +42,7 @@ def setup():
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    # else the first supervisor does it, for a second, while jobs wait
+    # Otherwise the first supervisor does it, which takes a second while jobs wait.
     with psycopg.connect(notes.DSN, autocommit=True) as connection:
         connection.execute(sql.load("maintenance/keep_partitions"), {"ahead": 32, "most": None})
 

@@ -1,9 +1,9 @@
-"""What the Python adapters share.
+"""The common part of the Python adapters.
 
-Their words, what their jobs do, and the notes by which the driver sees that they did.
+It has their commands, what their jobs do, and the files by which the driver sees that jobs ran.
 
-An adapter knows `setup`, `load N`, `work` and `offer N GAP`; PEER_DSN is its database, PEER_NOTES a
-folder. This runs in the environment of the peers, where nothing of Jobherd is installed.
+The commands of an adapter are `setup`, `load N`, `work` and `offer N GAP`. PEER_DSN is its database,
+PEER_NOTES a folder. This runs in the environment of the peers, where nothing of Jobherd is installed.
 """
 
 import json
@@ -18,12 +18,12 @@ _begun = False
 
 
 def payload(number):
-    """About 100 bytes, the same for all."""
+    """Return a payload of about 100 bytes, the same for all peers."""
     return {"n": number, "user_id": 1234567, "action": "send_welcome_email", "locale": "en_GB", "ref": "ab12cd34ef56"}
 
 
 def noop():
-    """Do nothing; the first of a process notes when that was."""
+    """Do nothing. The first job of a process records its time."""
     global _begun
     if not _begun:
         _begun = True
@@ -32,14 +32,14 @@ def noop():
 
 
 def stamp(number):
-    """Note when this job started."""
+    """Record when this job started."""
     now = time.time()
     with open(f"{NOTES}/stamps.{os.getpid()}", "a") as file:
         file.write(f"{number} {now!r}\n")
 
 
 def offer(put, count, gap):
-    """Put one job in after the other, and print when, just before each call."""
+    """Enqueue one job after another, and print the times just before each call."""
     sent = []
     for number in range(count):
         sent.append((number, time.time()))
@@ -49,15 +49,15 @@ def offer(put, count, gap):
 
 
 def slices(count):
-    """The payloads of so many jobs, as they are put in."""
+    """Yield the payloads of `count` jobs, in slices for one call each."""
     for first in range(0, count, SLICE):
         yield [payload(number) for number in range(first, min(first + SLICE, count))]
 
 
 def main(setup, load, work, offering):
-    """Do what the command line says. offering.
+    """Run the command of the command line.
 
-    Gives, as a context, the function that puts one job in.
+    offering: a context manager that yields the function that enqueues one job.
     """
     word, *rest = sys.argv[1:]
     match word:

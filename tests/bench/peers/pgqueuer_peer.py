@@ -1,4 +1,4 @@
-"""PgQueuer, on asyncpg and uvloop, in large batches for a drain and small ones for a start."""
+"""The adapter of PgQueuer, on asyncpg and uvloop, in large batches for a drain and small ones for a start."""
 
 import asyncio
 import contextlib

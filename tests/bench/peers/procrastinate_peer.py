@@ -1,4 +1,4 @@
-"""Procrastinate, asynchronous workers on uvloop with ten jobs at once, a synchronous producer."""
+"""The adapter of Procrastinate: asynchronous workers on uvloop with ten jobs at once, a synchronous producer."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Measures rejected layouts of the queue against the present one.
+"""Measure rejected layouts of the queue against the present one.
 
 Each only drains the same jobs by claims and settlements of the same size.
 

@@ -4,7 +4,7 @@ py-spy samples its stack some hundred times a second.
 
 py-spy reads the supervisor's memory from outside and does not stop it; it discards inconsistent
 stacks. A sample counts while the supervisor is on a processor or waits for one. So shares are shares
-of the time that it uses, and the kernel says how much that is. The time is assigned to the last line
+of the time that it uses, which the kernel counts. The time is assigned to the last line
 of Jobherd's own code on the stack, including the time in libraries and in the kernel. A user other
 than root may sample only if the system allows it (`kernel.yama.ptrace_scope = 0`).
 """

@@ -4,10 +4,10 @@ Each supervisor uses its own proxy, and producers use one of them too. The proxy
 one session, or a session at a named statement:
 
 - connections are reset once a second, three times;
-- the session of a supervisor or of one child process is silent permanently, in the middle of a job,
-  of a claim or of writing an outcome;
+- the session of a supervisor or of one child process becomes silent permanently, in the middle of a
+  job, of a claim or of writing an outcome;
 - all sessions of a proxy are silent for half a lease, one lease or three leases;
-- answers are lost after the commit;
+- statements arrive partially or not at all, or their answers are lost after the commit;
 - the connections are slow, or transfer one byte per packet.
 
 Nothing is lost, nothing ends twice, nothing is left running, and the same supervisors continue.

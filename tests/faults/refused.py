@@ -7,9 +7,9 @@ Each lasts for 10 s by default (`--away`). The server's log shows that no proces
 backoff. Each supervisor and its child processes log at most 30 lines. Jobs continue within 2 s of the
 end of the fault.
 
-Every process has its session again within the same time. The exception is the role's limit, which leaves a few
-sessions: then no first answer after an outage ends the backoff of the other processes, and each
-reconnects after its own backoff, within `db_retry_max`.
+Every process has its session again within the same time. The exception is the role's limit, which
+allows a few sessions: then no first answer after an outage ends the backoff of the other processes,
+and each reconnects after its own backoff, within `db_retry_max`.
 """
 
 from __future__ import annotations

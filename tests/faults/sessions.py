@@ -56,7 +56,7 @@ END $$;
 CREATE TRIGGER refuse_row BEFORE INSERT ON jobherd.history FOR EACH STATEMENT EXECUTE FUNCTION audit.refuse_row();
 """
 LEASE = 600.0
-"""Seconds. So long that a wait for a lease to expire makes the campaign fail."""
+"""Seconds, long enough that the campaign fails if a job waits for a lease to expire."""
 LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
 
 

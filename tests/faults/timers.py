@@ -2,9 +2,9 @@
 
 No timer ends a job other than its own.
 
-A timer is set and disarmed for each of so many jobs, and its signal can arrive late. A timer that
-acted on the wrong job would end it before its timeout. So every job that was ended by its timeout
-must have run for that time, and no other job may be ended.
+A timer is set and disarmed for each job, and its signal can arrive late. A timer that acted on the
+wrong job would end it before its timeout. So every job that was ended by its timeout must have run
+for that time, and no other job may be ended.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ TOLD = 40
 
 
 class Farm:
-    """A place for supervisors. It calls `wrong` with a text if an invariant is broken."""
+    """Runs one supervisor at a time behind a proxy. It calls `wrong` with a text if an invariant is broken."""
 
     def __init__(
         self, dsn: str, number: int, *flags: str, workers: int, env: dict[str, str], wrong: Callable[[str], None]

@@ -97,7 +97,7 @@ WITH held AS (
 SELECT name, extract(epoch FROM moved - at)::double precision * 1000 FROM next WHERE moved > at AND step NOT IN {OVER}"""
 MOST_SHOWN = 200
 EACH, SPARE = 4, 8
-"""Files that a supervisor may have open for each additional child process, and in addition."""
+"""Additional open files that a supervisor may have: for each additional child process, and as a reserve."""
 RESUMED = "SELECT extract(epoch FROM min(at))::double precision FROM audit.steps WHERE step = 'claimed' AND at > to_timestamp(%s)"
 
 

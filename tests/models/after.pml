@@ -1,10 +1,11 @@
-/* Jobs that wait for other jobs: a producer, a worker for each upstream job, a user who runs one again and deletes one, maintenance
- * processes that mark upstream jobs, and resolvers that handle their ends. The SQL is in sql/schema/28_after.sql and 29_resolve.sql.
+/* Jobs that wait for other jobs: a producer, a worker for each upstream job, a user who runs one upstream job again and deletes the other,
+ * maintenance processes that mark upstream jobs, and resolvers that apply the ends of upstream jobs to the blocked job.
+ * sql/schema/28_after.sql and 29_resolve.sql implement this.
  *
- * A blocked job has an edge to each upstream job. An upstream job that is marked leaves a row in `ends` in the transaction that ends it.
- * The producer marks no job. After its commit a maintenance process reads the state of the upstream job in one snapshot. It marks a
- * waiting job, writes the row in `ends` of a finished or vanished job now, and reads a running job again later. A resolver takes a row
- * of `ends`, locks the blocked job, and decides in a statement that begins after it has got the lock.
+ * A blocked job has an edge to each upstream job. The transaction that ends a marked upstream job also inserts a row into `ends`.
+ * The producer marks no job. After its commit, a maintenance process reads in one snapshot where the upstream job is. It marks a ready job,
+ * inserts the row in `ends` for a finished or deleted job, and checks a running job again later. A resolver takes a row of `ends`, locks the
+ * blocked job, and decides in a statement that begins after it has the lock.
  *
  * Proved within these bounds:
  *   EARLY  the blocked job becomes ready although an upstream job has not ended
@@ -14,20 +15,20 @@
  * holds:
  * wide:   NR=3
  * wide:   RETRIES=2
- * breaks: NO_ROW_LOCK    LOST   two resolvers each see the other's edge open: the blocked job is not locked
- * breaks: EARLY_LOOK     LOST   the decision is made in the snapshot from before the lock
+ * breaks: NO_ROW_LOCK    LOST   the blocked job is not locked: each of two resolvers sees the other's edge as unresolved
+ * breaks: EARLY_LOOK     LOST   the decision uses the snapshot from before the lock
  * breaks: NO_STATE       TWICE  an edge does not store that it is resolved, and its job ends again
- * breaks: TWO_SNAPSHOTS  EARLY  the tables are read one after the other: a job that moves seems to have vanished between them
- * breaks: MARKS_BLINDLY  LOST   the edge counts as marked although the upstream job moved before the mark
- * breaks: NO_LATER_LOOK  LOST   the history is not searched for an upstream job that finished before the commit
+ * breaks: TWO_SNAPSHOTS  EARLY  the tables are read one after the other: a job that moves seems to be deleted
+ * breaks: MARKS_BLINDLY  LOST   the edge counts as marked although the upstream job moved before it was marked
+ * breaks: NO_LATER_LOOK  LOST   an upstream job that finished before the commit is not searched for in the history
  *
- * Not modelled on purpose: the required final state (completed, failed), and pages of many edges.
+ * Not modeled: the end that an edge requires (completed, failed), and pages of many edges.
  */
 #ifndef NR
 #define NR 2              /* resolvers */
 #endif
 #ifndef RETRIES
-#define RETRIES 1         /* jobs that the user runs again */
+#define RETRIES 1         /* by hand, of one upstream job */
 #endif
 #define JOBS 2
 
@@ -46,19 +47,19 @@
 #define DELETED 3
 
 byte place[JOBS];
-bool mark[JOBS];          /* (extras).flow is not null; moves with the job */
-bool ended[JOBS];         /* the job has ended at least once */
+bool mark[JOBS];          /* (extras).flow is not null; it moves with the job */
+bool ended[JOBS];         /* it has ended at least once */
 bool outbox[JOBS];        /* a row in ends */
-bool taken[JOBS];         /* a resolver has locked this row */
+bool taken[JOBS];         /* a resolver has locked this row of ends */
 bool committed = false;   /* the blocked job and its edges */
-bool marked[JOBS];        /* the edge: its upstream job is marked, or its end is known */
+bool marked[JOBS];        /* the edge: its upstream job is marked, or the end of that job is known */
 bool resolved[JOBS];      /* the edge has a state */
 bool locked = false;      /* the row of the blocked job */
 byte released = 0;
 byte retries = RETRIES;
 bool deleted = false;
 
-inline end(j) {           /* used in an atomic: the trigger on history */
+inline end(j) {           /* the trigger on history; called in an atomic */
     place[j] = OVER; ended[j] = true;
     if :: mark[j] -> outbox[j] = true :: else fi
 }

@@ -1,43 +1,42 @@
-/* Cancellation: requests in a separate table, the interruption of a running job, and retries by hand. Each caller gets a true answer.
+/* Cancel requests in a separate table, the interruption of a running attempt, and retries by hand. Each caller gets a true answer.
  *
- * One job moves from table to table: ready, in the row of a claim, finished. One worker claims it again and again. Its handler returns
- * "done" or "again" (AGAINS times), or never (ENDLESS: only an interruption ends it). The worker is killed KILLS times, and the
- * supervisor then returns the job of the row to the queue. CANCELS callers cancel, each in a function that reads table by table, so
- * the job may move between two reads. A retry by hand (RETRIES) makes a finished job ready again. A caller that finds the job running
- * writes a request. Others see the request once it is committed: at once, later, or never, because a transaction may stay open (not
- * with ENDLESS). The supervisor learns of a request by a notification, which may be lost (LOSES), or by a query from time to time,
- * whose answer takes time. It compares known requests with the worker's status board. The maintenance process applies requests that
- * are committed too late.
- * Not modelled: several jobs of a claim, the later steps of the stop sequence. A settlement is one step here. In PostgreSQL a request may
- * commit between the snapshot and the commit of a settlement. That is equal to a commit right after the settlement, which is modelled.
+ * One job moves between three places: ready, the row of a claim, history (`over`). One worker (`Child`) claims it repeatedly. Its handler returns
+ * "done" or "again" (AGAINS times), or it never returns (ENDLESS: only an interruption ends it). The worker is killed KILLS times; the
+ * supervisor (`Parent`) then releases the job. CANCELS callers ask to cancel the job. Each calls a function that reads one table after
+ * another, so the job may move between two reads. A retry by hand (RETRIES times) returns the job from the history to the queue.
+ * A caller that finds the job running writes a request. Others see it after its commit: at once, later, or never, because a transaction may
+ * stay open (not with ENDLESS). The supervisor learns of a request by a notification, which may be lost (LOSES times), or by a periodic query,
+ * whose answer takes time. It compares the request with the worker's status board. The maintenance process applies requests that commit too late.
+ * Not modeled: several jobs in a claim, and the later steps of the stop sequence. A settlement is one step here. In PostgreSQL a request may
+ * commit between the snapshot and the commit of a settlement. No statement can distinguish this from a commit right after it, which is modeled.
  *
  * Proved within these bounds:
- *   ONE_PLACE     the job is in one table, once
- *   OBEYED        after "cancelled", or "cancelling" that commits while the job runs, no claim takes the job until a retry by hand
- *   HONEST        no caller gets the answer that the job does not exist, unless the job came back three times during the call
- *   STRANGER      a job is cancelled only if a request was committed since it was last retried by hand
- *   HEEDED        a request is deleted only when its job has finished
- *   TOLD          no attempt with a cancel request runs indefinitely
- *   LOST          the job ends, also while the transaction of a caller stays open
- *   LEFT          no request remains when its job has finished
+ *   ONE_PLACE     the job is in exactly one table, once
+ *   OBEYED        after "cancelled", or "cancelling" with a commit while the job runs, no later claim takes the job before a retry by hand
+ *   HONEST        no caller gets the answer that the job does not exist, unless the job returned to the queue three times during the call
+ *   STRANGER      a job is canceled only if a request was committed since its last retry by hand
+ *   HEEDED        a request is deleted only when its job is finished
+ *   TOLD          no attempt with a request to cancel runs indefinitely
+ *   LOST          the job reaches a final state, even while the transaction of a caller stays open
+ *   LEFT          no request remains when its job is finished
  *
  * holds:
  * holds:  ENDLESS KILLS=0 RETRIES=0
  * holds:  CANCELS=2
  * holds:  RETRIES=2 AGAINS=2
  * wide:   CANCELS=3 RETRIES=3 AGAINS=3 KILLS=3
- * breaks: RETRIES=2 LOOKS_FIRST ONE_PLACE the retry searches for a finished job in one statement and makes it ready in another
+ * breaks: RETRIES=2 LOOKS_FIRST ONE_PLACE a retry finds a finished job in one statement and returns it to the queue in another
  * breaks: SETTLE_FORGETS        OBEYED    a settlement as "again" does not check for a request
- * breaks: RELEASE_FORGETS       OBEYED    the return of a dead worker's job to the queue does not check for a request
+ * breaks: RELEASE_FORGETS       OBEYED    the release of a dead worker's job does not check for a request
  * breaks: ONE_LOOK              HONEST    the function reads each table only once
  * breaks: BY_JOB                STRANGER  the interruption names the job and not the claim
- * breaks: RETRY_KEEPS           STRANGER  a retry by hand leaves the request for the attempt before it
- * breaks: TWO_LOOKS             HEEDED    two statements read the state of the job before a request is deleted
- * breaks: NO_APPLY              LEFT      no process applies requests that were committed too late
- * breaks: ROW_LOCK              LOST      a cancellation writes into the row of the claim, and the caller's transaction stays open
+ * breaks: RETRY_KEEPS           STRANGER  a retry by hand keeps the request to cancel the earlier attempt
+ * breaks: TWO_LOOKS             HEEDED    two statements read where the job is before a request is deleted
+ * breaks: NO_APPLY              LEFT      no process searches for requests that were committed too late
+ * breaks: ROW_LOCK              LOST      a cancel request writes into the row of the claim, and the caller's transaction stays open
  * breaks: ENDLESS KILLS=0 RETRIES=0 NO_LOOK TOLD    the supervisor relies on the notification
- * breaks: ENDLESS KILLS=0 RETRIES=0 FORGETS TOLD    a request for a claim that the status board does not show yet is dropped
- * breaks: ENDLESS KILLS=0 RETRIES=0 FLAG_ONLY_WAITING LOST  a cancellation of a running job has no effect
+ * breaks: ENDLESS KILLS=0 RETRIES=0 FORGETS TOLD    a request for a claim that is not yet on the status board is dropped
+ * breaks: ENDLESS KILLS=0 RETRIES=0 FLAG_ONLY_WAITING LOST  a request to cancel a running job has no effect
  */
 #ifndef CANCELS
 #define CANCELS 1
@@ -79,21 +78,21 @@
 byte ready = 1;                 /* rows of the job in each table */
 byte over;
 byte row;                       /* the token of the claim that holds it, or 0 */
-bool asked;                     /* a request, committed */
+bool asked;                     /* a committed request */
 byte locked;                    /* ROW_LOCK: open transactions that have written into the row of the claim */
 byte tokens;
-bool note;                      /* a notification is on its way */
+bool note;                      /* a notification was sent and not received */
 
 /* shared memory */
-byte board;                     /* the token whose job runs, or 0 */
-byte told;                      /* the interruption that the worker receives: a token, or 0 */
+byte board;                     /* the token of the claim whose job runs, or 0 */
+byte told;                      /* the interruption: the token of a claim, or 0 */
 
-byte known;                     /* the supervisor knows a request for this claim */
+byte known;                     /* the supervisor knows that this claim must be canceled */
 bool dead;
 byte kills, againsaid, loses, retries;
 
-byte moves;                     /* ghost: how often the job became ready again */
-bool unwanted;                  /* ghost: a caller got "cancelled", or a request committed during an attempt */
+byte moves;                     /* ghost: how often the job returned to the queue */
+bool unwanted;                  /* ghost: a caller got the answer "cancelled", or a request was committed during the attempt */
 bool fresh;                     /* ghost: a request was committed since the last retry by hand */
 
 #define WHOLE require(ONE_PLACE, ready + over + (row != 0) == 1)
@@ -129,7 +128,7 @@ end:
           told = 0; board = 0;
           if :: row == t -> cancelled() :: else fi }
 #ifndef ENDLESS
-     :: atomic { FREE -> board = 0;                           /* it returns, and is settled under its fencing token */
+     :: atomic { FREE -> board = 0;                           /* it returns and is settled under the fence */
           if
           :: row == t -> finish()
           :: row == t && againsaid < AGAINS -> againsaid++;
@@ -150,7 +149,7 @@ active proctype Parent() {
   byte seen;
 end:
   do
-  :: atomic { dead && FREE -> dead = false; told = 0; known = 0;      /* end its session, return its job to the queue */
+  :: atomic { dead && FREE -> dead = false; told = 0; known = 0;      /* its session is ended: release its job */
        if
 #ifdef RELEASE_FORGETS
        :: row -> back()
@@ -164,7 +163,7 @@ end:
 #ifndef NO_LOOK
   :: atomic { row && asked && !seen && !dead && !(known == row) -> seen = row }
 #endif
-  :: atomic { seen && !dead ->                                /* the answer has arrived: once for each claim */
+  :: atomic { seen && !dead ->                                /* the answer arrived: once for each claim */
 #ifdef FORGETS
        if :: board == seen -> told = seen; known = seen :: else -> known = seen fi;
 #else
@@ -172,7 +171,7 @@ end:
 #endif
        seen = 0 }
 #ifndef FORGETS
-  :: atomic { known && board == known && told != known -> told = known }        /* read the status board */
+  :: atomic { known && board == known && told != known -> told = known }        /* it reads the status board */
 #endif
   od
 }
@@ -211,7 +210,7 @@ active [CANCELS] proctype Canceller() {
      fi;
      if
 #ifndef FLAG_ONLY_WAITING
-     :: atomic { row ->                                       /* the request is written, and not committed */
+     :: atomic { row ->                                       /* the request is written and not committed */
           answered = true;
 #ifdef ROW_LOCK
           locked++
@@ -237,7 +236,7 @@ active [CANCELS] proctype Canceller() {
 #endif
      fi;
      if
-     :: atomic { over -> answered = true; break }             /* the answer is the state of the job */
+     :: atomic { over -> answered = true; break }             /* the answer is the job's final state */
      :: atomic { !over -> skip }
      fi
   :: looks >= LOOKS && !answered -> break
@@ -263,6 +262,6 @@ end:
   od
 }
 
-active proctype Monitor() {     /* no process can make a step */
+active proctype Monitor() {     /* no process can take a step */
   timeout -> require(TOLD, !(board && asked)); require(LOST, over == 1); require(LEFT, !asked)
 }

@@ -1,20 +1,23 @@
-/* Claims that do not wait for their fsync: a crash of the server discards the latest commits, and a token may be assigned twice.
+/* Claims that do not wait for their fsync. A crash of the server discards the latest commits, so the server may assign a token a second time.
  *
- * Two workers, two jobs, claims of one or two jobs. The database has a volatile and a durable state. A commit that waits makes all earlier
- * commits durable; only a claim does not wait. The server crashes CRASHES times: the volatile state becomes the durable one again, and
- * every session breaks. In addition, the answer to an executed statement is lost BREAKS times, and the worker's session breaks. A worker
- * finds its session broken at its next statement. It then opens another session, releases claims whose answers it did not receive, and
- * settles separately. The settlement of the last claim and the next claim are sent together and executed one after the other: the first
- * waits, the second does not, and a crash may come between. With BEHIND they may also be sent in reverse order: the claim is answered,
- * and its jobs run while the settlement behind it is executed or discarded. The worker receives that answer before its next statement,
- * and only in the session of the settled claim: in a later session, the new claim may have been assigned the same token.
+ * Two workers (`Child`), two jobs, claims of one or two jobs. The database has a volatile and a durable state. A commit that waits for its
+ * fsync makes everything committed so far durable. A claim without a settlement does not wait. The server crashes CRASHES times: the
+ * durable state replaces the volatile one, and every session breaks. In addition, the answer to an executed statement is lost BREAKS times,
+ * and the session of that worker breaks. A worker notices the break when it sends its next statement. It then opens a new session, releases
+ * the claims whose answers it never received, and settles its finished jobs in a separate statement.
+ * The settlement of the last claim and the next claim are sent together and executed one after the other. The settlement waits for its
+ * fsync, the claim does not, and a crash may come between the two.
+ * With BEHIND, the worker may also send them in the other order: the claim is answered first, and its jobs run while the settlement behind
+ * it is executed or lost. The worker learns the result of that settlement before it sends its next statement. It sends a settlement behind a
+ * claim only in the session in which the settled claim was made. In a later session, the server may have assigned the same token a second
+ * time, even to the claim in front of the settlement.
  *
  * Proved within these bounds:
- *   STRANGER      a settlement is accepted from the very claim that holds the job
- *   TWICE         no two attempts of a job are both settled
- *   AGAIN         a job whose settlement was answered never starts again, unless a crash has discarded a claim of it
- *   BESIDE        an attempt starts during another one only if a crash has discarded a claim of that job
- *   LOST          every job ends
+ *   STRANGER      a settlement is accepted only from the claim that holds the job
+ *   TWICE         at most one attempt of a job is settled
+ *   AGAIN         a job whose settlement was answered never starts again, unless a crash has discarded a claim of this job
+ *   BESIDE        an attempt starts during another attempt of its job only if a crash has discarded a claim of this job
+ *   LOST          every job reaches a final state
  *
  * holds:
  * holds:  CRASHES=2
@@ -23,19 +26,19 @@
  * wide:   CRASHES=2 BREAKS=2
  * wide:   BEHIND CRASHES=2
  * wide:   BEHIND BREAKS=2
- * breaks: TOKEN_ONLY      STRANGER  the fence is only the token: another worker may have been assigned the same one
- * breaks: CHILD_ASYNC     STRANGER  workers are registered without waiting: two living workers may have the same number
+ * breaks: TOKEN_ONLY      STRANGER  the fence compares only the token: the server may have assigned it to another worker too
+ * breaks: CHILD_ASYNC     STRANGER  registering a worker does not wait for its fsync: two live workers may have the same number
  * breaks: SETTLE_ASYNC    AGAIN     a settlement does not wait for its fsync
  * breaks: KEEPS_UNHEARD   LOST      no process releases a claim whose answer was lost
- * breaks: REUNITES        LOST      after a settlement that found the claim lost, the worker continues that claim (see below)
- * breaks: FORGETS_REST    LOST      after such a settlement the worker forgets the rest of the claim and does not release it
- * breaks: BEHIND ANY_SESSION STRANGER  a settlement is sent behind a claim in another session than its own claim was made in
- * breaks: BEHIND WITH_A_CLAIM STRANGER  in another session than its claim was made in, a settlement is sent with the next claim
- * breaks: BEHIND UNSURE   LOST      a settlement that was sent behind is not repeated when its session is lost
+ * breaks: REUNITES        LOST      if a settlement finds its claim lost, the worker still starts the rest of the claim (see below)
+ * breaks: FORGETS_REST    LOST      after such a settlement the worker discards the rest of the claim without releasing it
+ * breaks: BEHIND ANY_SESSION STRANGER  a settlement is sent behind a claim in a session other than the one that made its own claim
+ * breaks: BEHIND WITH_A_CLAIM STRANGER  in a session other than the one that made its claim, a settlement is sent together with the next claim
+ * breaks: BEHIND UNSURE   LOST      if the session of a settlement sent behind a claim is lost, the worker does not send the settlement again
  *
- * The program must not do REUNITES: a worker runs the rest of a claim that a crash has discarded under its token, and sends the last
- * settlement with the next claim. That claim is assigned the same token, and its answer is lost. The worker then reports that it holds
- * this token, so no process releases the claim whose answer the worker did not receive.
+ * REUNITES is what the program must not do. A crash discards a claim, and the worker still runs the rest of its jobs under their token. The
+ * worker sends their settlement with the next claim. That claim gets the same token, and its answer is lost. The worker now reports that it
+ * has this token, so no process releases the jobs of the new claim, whose answer the worker never received.
  */
 #ifndef CRASHES
 #define CRASHES 1
@@ -61,27 +64,27 @@
 #define BIT(j) (1 << ((j) - 1))
 #define LOWEST(m) ((m) & 1 -> 1 : 2)
 
-/* The database: transactions see [0], and [1] is on disk. */
+/* The database: [0] is what transactions see, [1] is what is on disk. */
 typedef Image {
   byte job[J + 1];              /* READY, ENDED, or the token of its claim */
-  byte child[J + 1];            /* and the worker's number */
-  byte claim[J + 1];            /* ghost: a unique number of the claim, also after a crash */
+  byte child[J + 1];            /* and the number of its worker */
+  byte claim[J + 1];            /* ghost: unique number of the claim, which no crash assigns a second time */
   byte tokens;
   byte children
 };
 Image db[2];
 
-byte number[2];                 /* under which a worker is registered */
-bool broken[2];                 /* its session, which the worker has not noticed yet */
+byte number[2];                 /* the number under which a worker is registered */
+bool broken[2];                 /* its session is broken, and the worker has not noticed it */
 byte crashes, breaks, claims;
-byte runner[J + 1];             /* ghost: worker that runs it, plus one */
-byte swallowed;                 /* ghost: jobs of which a crash has discarded a claim */
+byte runner[J + 1];             /* ghost: the worker that runs it, plus one */
+byte swallowed;                 /* ghost: jobs that had a claim discarded by a crash */
 byte answered;                  /* ghost: jobs whose settlement was answered */
 byte settled;                   /* ghost: jobs with an accepted settlement that no crash has discarded */
 byte settled_durably;           /* ghost */
 #ifdef BEHIND
-byte b_t[2], b_fin[2], b_ghost[2], b_kept[2];    /* the claim before, its outcomes, and the accepted outcomes */
-bool sent[2];                   /* the settlement is on its way */
+byte b_t[2], b_fin[2], b_ghost[2], b_kept[2];    /* the earlier claim, its outcomes, and which of them were accepted */
+bool sent[2];                   /* its settlement was sent and is not executed */
 #endif
 
 #define OVER (db[0].job[1] == ENDED && db[0].job[2] == ENDED)
@@ -105,7 +108,7 @@ inline wait_for_disk() { copy(0, 1); settled_durably = settled }
 #define HELD(x, t) (db[0].job[x] == (t) && (t) != 0 && db[0].child[x] == number[i])
 #endif
 
-inline settle(t, fin, ghost, kept) {             /* settle the jobs `fin` under the fence (number, t); `kept` are the accepted ones */
+inline settle(t, fin, ghost, kept) {             /* the jobs `fin` under the fence (number, t); `kept` is the set of accepted jobs */
   x = 1; kept = 0;
   do
   :: x <= J ->
@@ -123,7 +126,7 @@ inline settle(t, fin, ghost, kept) {             /* settle the jobs `fin` under 
   x = 0
 }
 
-inline take() {                 /* claim one job or all ready jobs; `nt`, `got` and `nghost` are the answer */
+inline take() {                 /* claim one ready job or all; `nt`, `got` and `nghost` are the answer */
   got = 0; nt = 0; nghost = 0;
   if
   :: SOME_READY ->
@@ -195,10 +198,10 @@ proctype Child(byte i) {
   byte t, nt, mine, got, fin, kept, j, x, ghost, nghost;
   bool lost, one;
 #ifdef BEHIND
-  bool same, working;           /* the session is that of the current claim; that claim continues */
+  bool same, working;           /* the session made the current claim; that claim continues */
 #endif
 end:
-  atomic {                      /* registration, which waits for the disk */
+  atomic {                      /* register; this commit waits for its fsync */
     db[0].children++; number[i] = db[0].children;
 #ifndef CHILD_ASYNC
     wait_for_disk()
@@ -207,7 +210,7 @@ end:
 again:
   do
   :: atomic { OVER && !fin -> break }
-  :: atomic { broken[i] && (SOME_READY || fin || !OVER) ->      /* the worker notices, and opens another session */
+  :: atomic { broken[i] && (SOME_READY || fin || !OVER) ->      /* it notices the break and opens a new session */
        RENEW; give_back_unheard(); wait_for_disk();
        nt = 0; got = 0; nghost = 0 };
      if
@@ -217,7 +220,7 @@ again:
      :: fin -> goto alone
      :: else
      fi
-  :: atomic { !broken[i] && !fin && SOME_READY && CLEAR -> take() };     /* a separate claim: it does not wait */
+  :: atomic { !broken[i] && !fin && SOME_READY && CLEAR -> take() };     /* a claim without a settlement does not wait for its fsync */
      if
      :: atomic { !broken[i] -> t = nt; mine = got; ghost = nghost; nt = 0; got = 0; nghost = 0; SAME };
         goto work
@@ -225,7 +228,7 @@ again:
      :: atomic { !broken[i] && UNHEARD -> breaks++; broken[i] = true; nt = 0; got = 0; nghost = 0 }
      fi
 #ifdef BEHIND
-  :: !broken[i] && b_t[i] -> working = false; goto before       /* receive its answer before the next statement */
+  :: !broken[i] && b_t[i] -> working = false; goto before       /* learn its result before sending the next statement */
 #ifdef WITH_A_CLAIM
 #define ALONE false
 #else
@@ -237,7 +240,7 @@ again:
 #else
 #define MAY same
 #endif
-  :: atomic { !broken[i] && !b_t[i] && fin && SOME_READY && MAY -> take() };     /* claim, and the settlement behind it */
+  :: atomic { !broken[i] && !b_t[i] && fin && SOME_READY && MAY -> take() };     /* a claim with the settlement behind it */
      if
      :: atomic { !broken[i] ->
           b_t[i] = t; b_fin[i] = fin; b_ghost[i] = ghost; sent[i] = true;
@@ -246,9 +249,9 @@ again:
      :: atomic { broken[i] -> nt = 0; got = 0; nghost = 0 }
      :: atomic { !broken[i] && UNHEARD -> breaks++; broken[i] = true; nt = 0; got = 0; nghost = 0 }
      fi
-  :: atomic { !broken[i] && fin && !b_t[i] && !ALONE -> settle(t, fin, ghost, kept);       /* sent with the claim, and waits for the disk */
+  :: atomic { !broken[i] && fin && !b_t[i] && !ALONE -> settle(t, fin, ghost, kept);       /* sent with the claim; waits for its fsync */
 #else
-  :: atomic { !broken[i] && fin -> settle(t, fin, ghost, kept); /* sent with the claim, and waits for the disk */
+  :: atomic { !broken[i] && fin -> settle(t, fin, ghost, kept); /* sent with the claim; waits for its fsync */
 #endif
 #ifndef SETTLE_ASYNC
        wait_for_disk()
@@ -256,10 +259,10 @@ again:
      };
      if
      :: atomic { !broken[i] -> take() }                         /* the claim does not wait */
-     :: atomic { broken[i] -> skip }                            /* the server has crashed before it executed the claim */
+     :: atomic { broken[i] -> skip }                            /* the server crashed before it executed the claim */
      fi;
      if
-     :: atomic { broken[i] -> answered = answered | kept; kept = 0; fin = 0; nt = 0; got = 0; nghost = 0 }  /* the first answer arrived */
+     :: atomic { broken[i] -> answered = answered | kept; kept = 0; fin = 0; nt = 0; got = 0; nghost = 0 }  /* only the settlement was answered */
      :: atomic { !broken[i] -> answered = answered | kept; kept = 0; t = nt; mine = got; fin = 0; ghost = nghost; nt = 0; got = 0; nghost = 0; SAME };
         goto work
      :: atomic { broken[i] -> kept = 0; nt = 0; got = 0; nghost = 0 }
@@ -269,7 +272,7 @@ again:
   goto left;
 
 #ifdef BEHIND
-before:                         /* receive the answer of the settlement behind; settle separately if it was lost */
+before:                         /* learn the result of the settlement sent behind; if it was lost, send it again in a separate statement */
   if
   :: atomic { broken[i] -> RENEW; sent[i] = false; give_back_unheard(); wait_for_disk() }; goto before
   :: atomic { !broken[i] && !sent[i] -> x = 0;
@@ -288,7 +291,7 @@ before:                         /* receive the answer of the settlement behind; 
   if :: working -> goto work :: else -> goto again fi;
 #endif
 
-alone:                          /* settle the finished jobs, however often the session breaks */
+alone:                          /* settle the finished jobs in a separate statement; repeat it after each break of the session */
 #ifdef BEHIND
   if :: b_t[i] -> working = mine; goto before :: else fi;
 #endif
@@ -305,14 +308,14 @@ alone:                          /* settle the finished jobs, however often the s
      :: atomic { !broken[i] ->
           answered = answered | kept;
 #ifndef REUNITES
-          lost = fin & ~kept;                                   /* no more job of this claim is started */
+          lost = fin & ~kept;                                   /* no further job of this claim starts */
 #endif
           fin = 0; kept = 0 }
      fi
   fi;
 
 #ifndef FORGETS_REST
-back:                           /* a lost claim, or one whose settlement was sent twice: unstarted jobs are released */
+back:                           /* the claim is lost, or its settlement was only sent twice: release the unstarted jobs */
   if
   :: !lost || !mine
   :: atomic { lost && mine && broken[i] -> RENEW; give_back_unheard(); wait_for_disk() }; goto back
@@ -337,9 +340,9 @@ work:
        mine = mine & ~BIT(j); fin = fin | BIT(j); j = 0 };
      if
      :: true
-     :: mine -> goto alone                                      /* an old outcome is settled separately */
+     :: mine -> goto alone                                      /* an old outcome is settled in a separate statement */
 #ifdef BEHIND
-     :: mine && b_t[i] && !sent[i] -> working = true; goto before   /* before a job that may be long */
+     :: mine && b_t[i] && !sent[i] -> working = true; goto before   /* before a job that may run long */
 #endif
      fi
   od;
@@ -350,7 +353,7 @@ left:
 }
 
 #ifdef BEHIND
-proctype Backend(byte i) {      /* executes the settlement behind unless its session or the server has ended; waits for the disk */
+proctype Backend(byte i) {      /* executes the settlement sent behind, unless its session or the server ends first; it waits for its fsync */
   byte x;
 end:
   do

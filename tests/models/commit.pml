@@ -1,19 +1,21 @@
-/* A job's own transaction: its effect and its completion are committed together, and the answer to the commit may be lost.
+/* A job's own transaction, which commits the job's effect together with its completion, and what a worker concludes about a commit whose answer
+ * was lost.
  *
- * One job, two workers and one more for each that dies. A worker claims the job, without waiting for the disk, and begins a transaction
- * whose first statement locks the row of the claim. The handler has one effect. The completion is written in the same transaction. The
- * commit is sent and executed later, also after the worker was killed, until its session is ended. The answer may be lost with the
- * session (BREAKS). The server may crash (CRASHES) and discard commits that were not on disk: other transactions then get the numbers
- * of the discarded ones. Another supervisor reclaims the row after an expired lease (RECLAIMS). It skips a locked row, or with ENDS it
- * first ends the session that holds the lock. The handler fails FAILS times. Tokens that are assigned twice are in claim.pml.
+ * One job, two workers (`Child`) and one more for each that dies. A worker claims the job without waiting for the disk and begins a transaction.
+ * Its first statement locks the row of the claim. The handler has one effect. The completion is written in the same transaction. The commit
+ * is sent and executed later, even after the death of the worker, until its session is ended. The answer may be lost with the session
+ * (BREAKS). The server may crash (CRASHES) and forget everything not yet on disk. It then assigns the numbers of forgotten transactions to
+ * transactions of other programs (`Stranger`). Another supervisor (`Neighbour`) reclaims the job of an expired lease (RECLAIMS). It skips a
+ * locked row, or with ENDS it first ends the session that locks the row. The handler fails FAILS times. Tokens that are assigned twice are
+ * in claim.pml.
  *
- * Proved within these bounds, whatever the interleaving:
- *   EFFECTS       the effect is committed once, together with the completion
- *   TOLD          a worker that reports its job as completed has committed; one that reports another outcome has not. Exception: after a
- *                 crash, another transaction got the number, and the claim is gone (discarded, or reclaimed). Then the job runs again,
- *                 and only the log of the first attempt is wrong
- *   BESIDE        no attempt starts during another, unless a reclaim or a crash has ended the session of the other
- *   LOST          the job ends
+ * Proved within these bounds, for every interleaving:
+ *   EFFECTS       the effect is committed once: together with the completion, and in no other commit
+ *   TOLD          a worker that reports its job as completed has committed; a worker that reports anything else has not. The exception needs
+ *                 a crash, a number that was assigned to another transaction, and a claim that is gone (discarded or reclaimed). The job
+ *                 then runs again, and only the log of the first attempt is wrong
+ *   BESIDE        no attempt starts during another one, unless another supervisor ended its session, or the server crashed
+ *   LOST          the job reaches a final state
  *
  * holds:
  * holds:  BREAKS=0 KILLS=2
@@ -22,13 +24,13 @@
  * holds:  ENDS
  * wide:   CRASHES=1
  * wide:   ENDS RECLAIMS=2
- * breaks: TWO_COMMITS        EFFECTS  the handler's writes are committed first, the completion after them
- * breaks: NO_LOCK UNCHECKED  EFFECTS  the row is not locked, and the worker does not check whether the completion found it
- * breaks: NO_LOCK            BESIDE   the row is not locked while the handler runs
- * breaks: GUESSES            TOLD     a commit that raised an error counts as failed
- * breaks: ASKS_EARLY         TOLD     the state of the commit is queried while its session may still execute it
- * breaks: CRASHES=1 BY_NUMBER TOLD     only the number is compared, which after a crash may be that of another transaction
- * breaks: RELEASE_FIRST      LOST     the dead worker's row is released before its session is ended, and waits for it
+ * breaks: TWO_COMMITS        EFFECTS  the handler's writes are committed before the completion, in a separate commit
+ * breaks: NO_LOCK UNCHECKED  EFFECTS  the transaction does not lock the row, and does not check whether the completion found it
+ * breaks: NO_LOCK            BESIDE   the transaction does not lock the row while the handler runs
+ * breaks: GUESSES            TOLD     a commit that raised counts as one that failed
+ * breaks: ASKS_EARLY         TOLD     the worker queries the result of a commit that its session may still execute
+ * breaks: CRASHES=1 BY_NUMBER TOLD    the worker checks only the number, which after a crash may belong to another transaction
+ * breaks: RELEASE_FIRST      LOST     the dead worker's row is released before its session is ended, so the release waits for its lock
  */
 #ifndef KILLS
 #define KILLS 1
@@ -45,7 +47,7 @@
 #ifndef FAILS
 #define FAILS 0
 #endif
-#define STRANGERS (2 * CRASHES) /* other transactions: one makes a claim durable, one gets a discarded number */
+#define STRANGERS (2 * CRASHES) /* transactions of other programs: one makes a claim durable, one gets a forgotten number */
 #define NC (2 + KILLS)
 
 #define EFFECTS 1
@@ -62,7 +64,7 @@
 #define ENDED 255
 #define MOST 31
 
-/* the database; each commit that waits updates the state on disk */
+/* the database; each commit that waits for its fsync updates the state on disk */
 byte row, owner;                /* READY, ENDED, or the token of the claim; and its worker plus one */
 byte tokens, xacts, effects;
 byte disk_row, disk_owner, disk_tokens, disk_xacts, disk_effects;
@@ -81,7 +83,7 @@ bool dead[NC];
 byte kills, breaks, crashes, reclaims, ends, fails, strangers;
 byte runner;                    /* ghost: the worker whose handler runs, plus one */
 bool committed[NC];             /* ghost: the effect of its latest attempt */
-bool gone[NC];                  /* ghost: its claim is gone, by a crash or after one */
+bool gone[NC];                  /* ghost: its claim was lost in a crash or after one */
 bool ended_one;                 /* ghost: another supervisor has ended a session */
 
 #define HELD(i) (row == token[i] && owner == i + 1)
@@ -103,7 +105,7 @@ inline commit(i) {
   let_go(i); disk()
 }
 
-/* End a session: a sent commit is executed, or not. Afterwards the session executes nothing. */
+/* End a session. A statement that was sent to it is executed or not, but no longer after this step. */
 inline end_session(i) {
   if
   :: tx[i] == ASKED -> commit(i)
@@ -189,7 +191,7 @@ doubt:
 failed:
      if
      OR_DIE
-     :: atomic { holder == 0 || !HELD(i) ->                   /* settled as "again", under the fencing token, by the other session */
+     :: atomic { holder == 0 || !HELD(i) ->                   /* settled as "again" under the fence, in the worker's other session */
           fate = false; held = false;
           require(TOLD, !committed[i]);
           if :: HELD(i) -> row = READY; owner = 0; disk() :: else fi;
@@ -205,12 +207,12 @@ left:
   skip
 }
 
-proctype Server(byte i) {       /* executes a sent commit, whether or not the worker waits for the answer */
+proctype Server(byte i) {       /* executes what was sent, even if no worker waits for the answer */
 end:
   do
   :: atomic { tx[i] == ASKED -> commit(i) }
   :: atomic { tx[i] == ASKED -> commit(i); if :: breaks < BREAKS -> breaks++; broken[i] = true :: else fi }
-  :: atomic { tx[i] == ASKED && breaks < BREAKS -> breaks++; broken[i] = true }         /* the connection is lost: the commit is still executed, or not */
+  :: atomic { tx[i] == ASKED && breaks < BREAKS -> breaks++; broken[i] = true }         /* the session breaks: what was sent may still be executed */
   od
 }
 
@@ -237,7 +239,7 @@ end:
   od
 }
 
-active proctype Stranger() {    /* other transactions */
+active proctype Stranger() {    /* transactions of other programs */
 end:
   do
   :: atomic { strangers < STRANGERS -> strangers++; xacts++; known[xacts] = true; disk() }
@@ -263,7 +265,7 @@ end:
   od
 }
 
-active proctype Monitor() {     /* no process can make a step */
+active proctype Monitor() {     /* no process can take a step */
   timeout -> require(LOST, row == ENDED); require(EFFECTS, row != ENDED || effects == 1)
 }
 

@@ -1,28 +1,28 @@
-/* A job that spawns children and waits for all of them: workers that run it and die anywhere, a supervisor that takes its claim away,
- * children that end at any time, a maintenance process that ends their flow, others that wake the job, and a user who runs the job
- * early. The code is in sql/queries/steps/ and workers/run/children.py.
+/* A job that spawns child jobs and waits for all of them: workers that run it and die anywhere, a supervisor that reclaims it, child jobs
+ * that end at any time, a maintenance process that ends their flow, others that wake the job, and a user who runs the job early.
+ * sql/queries/steps/ and workers/run/children.py implement this.
  *
- * One commit under the fence enqueues the children and records the step. The worker checks whether the flow of the children has ended.
- * If not, one commit writes the wait and suspends the job. The end of the flow commits together with a row in signals. Maintenance
- * processes take this row after its commit and mark the waits for the flow as new. They lock a new wait, and then read the flow.
+ * One commit under the fence enqueues the child jobs and records the step. The worker checks whether the flow of the child jobs has ended.
+ * If not, one commit writes the wait and suspends the job. The commit that ends the flow also inserts a row into signals. Maintenance
+ * processes read this row after that commit and mark the waits for the flow as new. They lock a new wait, and then check the flow.
  * Notifications are not in the model: a process may check at any time, so all notifications may be lost.
  *
  * Proved within these bounds:
- *   LOST   the children have ended, and the job is not run again
- *   TWICE  the children are enqueued twice
- *   EARLY  the job continues before all children have ended
+ *   LOST   the child jobs have ended, and the job is not run again
+ *   TWICE  the child jobs are enqueued twice
+ *   EARLY  the job continues before all child jobs have ended
  *
  * holds:
  * wide:   NW=3
- * breaks: NO_OUTBOX     LOST   the commit that ends the flow searches for waits, and leaves no row
- * breaks: NO_NEW_WAITS  LOST   only ends are handled, not new waits: children end between the check and the suspension
+ * breaks: NO_OUTBOX     LOST   the commit that ends the flow searches for waits, and inserts no row
+ * breaks: NO_NEW_WAITS  LOST   only ends are processed, not new waits: child jobs end between the check and the suspension
  * breaks: WAIT_FIRST    LOST   the wait is committed before the job is suspended
  * breaks: SKIPS_LOCKED  LOST   an end counts as matched although the wait is locked
- * breaks: SPAWN_FIRST   TWICE  the children are committed before the record
+ * breaks: SPAWN_FIRST   TWICE  the child jobs are committed before the record
  * breaks: NO_FENCE      TWICE  the record does not check whether the claim still exists
- * breaks: ANY_END       EARLY  the end of one child wakes the job, and the job does not check the flow
+ * breaks: ANY_END       EARLY  the end of one child job wakes the job, and the job does not check the flow
  *
- * Not modelled on purpose: how the end of the last child ends the flow, see resolve.pml, and signals, see signal.pml.
+ * Not modeled: how the end of the last child job ends the flow, and signals (signal.pml).
  */
 #ifndef NW
 #define NW 2              /* attempts at the same time, including frozen ones */
@@ -47,20 +47,20 @@
 #define OVER 3
 
 byte place = READY;
-byte token = 0;           /* of the claim; increases */
-bool orphan = false;      /* the worker that has the claim is dead */
-byte takes = 1;           /* how often the supervisor reclaims the job of a living worker */
+byte token = 0;           /* of the claim; it increases */
+bool orphan = false;      /* the worker of the claim is dead */
+byte takes = 1;           /* how often the supervisor reclaims the job of a live worker */
 byte early = 1;           /* how often the user runs the job */
-bool recorded = false;    /* the record of the step that spawns */
+bool recorded = false;    /* the record of the step that spawns child jobs */
 byte flows = 0;
-byte live = 0;            /* children that have not ended */
+byte live = 0;            /* child jobs that have not ended */
 bool ended = false;       /* the flow has ended */
-bool sent = false;        /* the row in signals, committed with that */
+bool sent = false;        /* the row in signals, committed with the end of the flow */
 bool matched = false;
-bool held = false;        /* this row is locked */
+bool held = false;        /* the row in signals is locked */
 bool wait = false;        /* the row in waits */
 bool looked = false;
-bool locked = false;      /* that row */
+bool locked = false;      /* the row in waits is locked */
 
 #define mine (place == RUNNING && token == own)
 
@@ -125,7 +125,7 @@ gone: skip
 active proctype Resolver() {
     byte i; bool there;
     do
-    :: atomic { live > 0 && !ended -> live-- };                       /* a child ends */
+    :: atomic { live > 0 && !ended -> live-- };                       /* a child job ends */
        if
        :: live == 0 ->
 #ifdef NO_OUTBOX

@@ -1,27 +1,28 @@
-/* Limits of each partition: workers that go through the lanes, try the lock of a lane, count its running jobs and claim one, and settlements
- * that free a place. The SQL is in sql/schema/18_lane_picks.sql (pick_below, pick_from_lane), 17_lane_limits.sql (count_lane) and
- * 20_claim_gated.sql (the notifications).
+/* Concurrency limits of each partition. A claim visits lanes, tries the lock of each lane, counts the running jobs of the lane and takes one
+ * job. A settlement frees a slot of the lane. A lane holds the jobs of one partition. sql/schema/18_lane_picks.sql (pick_below,
+ * pick_from_lane), 17_lane_limits.sql (count_lane) and 20_claim_gated.sql (the notifications) implement this in SQL.
  *
- * A claim never waits for the lock of a lane: it skips the lane. If it then finds no job, it searches again soon. A worker commits its settlement
- * with its next claim. A claim decides before its commit whether to notify idle workers. They are notified at the commit.
+ * A claim never waits for the lock of a lane: it skips the lane. If it then finds no job, it searches again soon. A worker commits a
+ * settlement together with its next claim. A claim decides before its commit whether it notifies idle workers; the commit sends the
+ * notification.
  *
  *   TOO_MANY  more than EACH jobs of a lane run at the same time
- *   ASLEEP    a job waits, its lane has room, and a worker sleeps with no wake on its way while the others run long jobs
+ *   ASLEEP    a job is ready, its lane has a free slot, and a worker is idle without a pending notification while the others run long jobs
  *
  * holds:
  * holds:  EACH=2
  * wide:   NC=3
  * holds:  DIES
  * wide:   NC=3 EACH=2 JOBS=3 LATER=2 DIES
- * breaks: NO_LOCK     TOO_MANY  two count at the same time
+ * breaks: NO_LOCK     TOO_MANY  two claims count at the same time
  * breaks: EARLY_COUNT TOO_MANY  the count is made before the lock is acquired
  * breaks: EARLY_FREE  TOO_MANY  the lock is released before the claim is visible
- * breaks: NO_SOON EACH=2 NC=3 JOBS=3 LATER=0 ASLEEP  a worker that skipped a locked lane sleeps; a job of that lane ended after the count
- * breaks: NO_LEFT NC=3 ASLEEP  a worker that continues with another lane leaves a free place and notifies no other
- * breaks: NO_NONE     ASLEEP    a worker that finds no job after a settlement notifies no other
- * breaks: DIES NO_DEATH_TELL ASLEEP  the supervisor that returns the job of a dead worker notifies no worker
+ * breaks: NO_SOON EACH=2 NC=3 JOBS=3 LATER=0 ASLEEP  a worker that skipped a locked lane becomes idle; a job of it ended after the other's count
+ * breaks: NO_LEFT NC=3 ASLEEP  a worker that moves to another lane leaves a free slot and notifies no other worker
+ * breaks: NO_NONE     ASLEEP    a worker that finds no job after a settlement notifies no other worker
+ * breaks: DIES NO_DEATH_TELL ASLEEP  the supervisor settles the job of a dead worker and notifies no worker
  *
- * The poll is not modelled on purpose.
+ * The model leaves out polling, so that it shows each missing notification.
  */
 #ifndef NC
 #define NC 2              /* workers */
@@ -48,14 +49,14 @@
 
 byte waiting[2];          /* ready jobs, committed */
 byte running[2];          /* committed */
-byte owner[2];            /* the worker that holds the lock of each lane, from 1 */
+byte owner[2];            /* the worker that holds the lock of each lane, from 1; 0: none */
 bool asleep[NC];
 byte sleeping = 0;        /* workers that are idle */
 bool nudged[NC];
 byte gone = 0;
 byte done = 0;            /* jobs that have ended */
 
-inline tell() {           /* in an atomic */
+inline tell() {           /* called in an atomic */
     byte c_;
     c_ = 0;
     do
@@ -64,7 +65,7 @@ inline tell() {           /* in an atomic */
     od
 }
 
-inline wake_one() {       /* in an atomic: one idle worker; a worker that is about to sleep sees a new epoch and claims again */
+inline wake_one() {       /* called in an atomic; wakes one idle worker; busy workers see a new epoch and claim once more before they sleep */
     byte w_; bool woken_;
     w_ = 0; woken_ = false;
     do
@@ -76,7 +77,7 @@ inline wake_one() {       /* in an atomic: one idle worker; a worker that is abo
     w_ = 0; woken_ = false
 }
 
-inline free_locks() {     /* in an atomic */
+inline free_locks() {     /* called in an atomic */
     if :: owner[0] == me + 1 -> owner[0] = 0 :: else fi;
     if :: owner[1] == me + 1 -> owner[1] = 0 :: else fi
 }
@@ -92,7 +93,7 @@ proctype Worker(byte me) {
     do
     :: true ->
         step = 0; took = false; passed = false; tells = false;
-        if :: lane = 0 :: lane = 1 fi;                     /* the lane at which its last claim ended */
+        if :: lane = 0 :: lane = 1 fi;                     /* any lane: the one where its last claim ended */
         do
         :: step < 2 && !took ->
             lane = 1 - lane; step++;
@@ -119,7 +120,7 @@ proctype Worker(byte me) {
             fi
         :: else -> break
         od;
-        atomic {                                           /* its view before the commit */
+        atomic {                                           /* what it sees before the commit */
             if
             :: took ->
                 count(lane);
@@ -151,7 +152,7 @@ proctype Worker(byte me) {
         :: took ->
             if
 #ifdef DIES
-            :: atomic { gone < NC - 1 ->                   /* killed: the supervisor settles the job, cancelled */
+            :: atomic { gone < NC - 1 ->                   /* killed: the supervisor settles the job as canceled */
                     gone++; running[lane]--; done++;
 #ifndef NO_DEATH_TELL
                     tell()
@@ -159,8 +160,8 @@ proctype Worker(byte me) {
                 };
                 goto out
 #endif
-            :: true                                        /* a short job, then the next claim */
-            :: true -> (sleeping == 0 || !STARTABLE)       /* a job that takes as long as a worker is idle and could run another */
+            :: true                                        /* a short job; the claim comes next */
+            :: true -> (sleeping == 0 || !STARTABLE)       /* a job that runs as long as an idle worker could start another */
             fi;
             had = lane
 #ifndef NO_SOON
@@ -184,7 +185,7 @@ active proctype Producer() {
 }
 
 active proctype Monitor() {
-    timeout;                                               /* no other process can run */
+    timeout;                                               /* no other process can take a step */
     require(ASLEEP, done == JOBS + LATER)
 }
 

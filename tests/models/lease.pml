@@ -1,36 +1,37 @@
-/* The lease: two supervisors, each with a worker, one job, and a clock. Which claims, reclaims and settlements are valid.
+/* The lease: two supervisors, each with one worker (`Child`), one job, and a clock. The model shows who may claim, who may reclaim, and whose
+ * settlement is accepted.
  *
- * Time is the remaining time: LEASE ticks of each lease by the database's clock, and of each deadline by the monotonic clock of its host.
- * Both clocks run equally fast. All other steps take any time, so a slow network and a frozen host are a delay between two steps.
- * TICKS pass while both hosts live. Afterwards time stands still for living hosts, and only the lease of a dead host expires.
- * At most one host dies, and the database is unavailable at most OUTAGES times. A claim has two steps, its snapshot and its commit: a
- * reclaim in between does not see it. A host has one worker process after another. batch.pml has the shared memory.
+ * Time is stored as ticks that remain: of each lease by the database's clock, and of each deadline by the monotonic clock of its host. Both
+ * start at LEASE and run equally fast. Every other step may take any time, so a slow network and a frozen host are delays between two steps.
+ * TICKS pass while both hosts live. Afterwards only the lease of a dead host continues to expire.
+ * At most one host dies, and the database becomes unavailable at most OUTAGES times. A claim has two steps: it reads, and it commits. A
+ * reclaim between the two does not see the claim. The workers of a host run one after another. Shared memory is in batch.pml.
  *
  * Proved within these bounds:
- *   LATE          a worker sends no claim once the lease has expired by the database's clock
+ *   LATE          a worker sends no claim after the lease has expired by the database's clock
  *   LAPSED        the database executes no claim under an expired lease, however late the statement arrives
- *   ROBBED        no supervisor with a valid lease is reclaimed
+ *   ROBBED        no supervisor with a valid lease has its jobs reclaimed
  *   STRANGER      a settlement is accepted only from the claim that holds the job
- *   TWICE         no two attempts of the job are both settled
- *   LOST          the job ends
- * with EXCLUSIVE (a kind whose attempts are ended before the deadline, by a timer that fires in time):
- *   SIDE_BY_SIDE  no attempt starts during another one. Without it two attempts may overlap after an expiry; STRANGER still holds
- * with PROMPT (each living supervisor renews in time whenever the database is available):
- *   EVICTED       no living supervisor is ever reclaimed, also not after an outage that was longer than the lease
+ *   TWICE         at most one attempt of the job is settled
+ *   LOST          the job reaches a final state
+ * with EXCLUSIVE (a kind whose attempts end before the deadline, by a timer that fires in time):
+ *   SIDE_BY_SIDE  no attempt starts while another one runs. Without EXCLUSIVE two attempts may overlap after a lease expires; STRANGER holds
+ * with PROMPT (each live supervisor renews its lease in time while the database is available):
+ *   EVICTED       no live supervisor's jobs are reclaimed, even after an outage longer than the lease
  *
  * holds:
  * holds:  EXCLUSIVE
  * holds:  PROMPT OUTAGES=1
  * wide:   LEASE=3 TICKS=4
  * breaks: NO_DEADLINE           LATE          the worker does not check the deadline
- * breaks: FROM_ANSWER           LATE          the deadline counts from the answer to the renewal and not from before its sending
- * breaks: CLAIM_UNCHECKED       LAPSED        the claim does not check the lease itself
- * breaks: RECLAIM_UNCHECKED     ROBBED        expired supervisors are searched first and deleted later, without a second check
+ * breaks: FROM_ANSWER           LATE          the deadline counts from the answer to the renewal, not from before it was sent
+ * breaks: CLAIM_UNCHECKED       LAPSED        the claim does not check the lease in the database
+ * breaks: RECLAIM_UNCHECKED     ROBBED        expired leases are read first and deleted later, without a second check
  * breaks: NO_FENCE              STRANGER      a settlement checks the job and not its claim
- * breaks: REOPENS               TWICE         a settlement does not even check whether the job still runs
+ * breaks: REOPENS               TWICE         a settlement does not check whether the job is still running
  * breaks: NO_RECLAIM            LOST          no supervisor reclaims the jobs of a dead one
- * breaks: NO_ORPHANS            LOST          no process searches for rows of unregistered workers
- * breaks: EXCLUSIVE FROM_ANSWER SIDE_BY_SIDE  as above
+ * breaks: NO_ORPHANS            LOST          no supervisor searches for rows of workers that are not registered
+ * breaks: EXCLUSIVE FROM_ANSWER SIDE_BY_SIDE  the deadline counts from the answer, as above
  * breaks: EXCLUSIVE OLD_CHILD   SIDE_BY_SIDE  a worker continues under the lease of its supervisor's next registration
  * breaks: PROMPT OUTAGES=1 NO_PATIENCE EVICTED  after an outage, expired leases are reclaimed at once
  */
@@ -64,24 +65,24 @@
 #define READY 0
 #define ENDED 255
 
-/* the database: supervisors and running */
+/* the database: the tables supervisors and running */
 bool up = true;
-byte up_for = LEASE;            /* ticks since it is available, at most LEASE */
+byte up_for = LEASE;            /* ticks since it became available, at most LEASE */
 bool row_of[2];                 /* supervisor s is registered ... */
-byte id[2];                     /* ... with this id; a worker uses the registration under which it was forked */
-byte left[2];                   /* ticks of its lease */
+byte id[2];                     /* ... under this id; a worker keeps the registration under which it was forked */
+byte left[2];                   /* ticks left of its lease */
 byte job = READY;               /* or ENDED, or the token of its claim */
 byte holder, holder_id;         /* of the claim: the host, and the registration */
-bool committed;                 /* the claim is visible to others */
+bool committed;                 /* other sessions see the claim */
 byte tokens;
 
 /* the hosts */
 bool alive[2] = true;
-byte known[2];                  /* the registration that the supervisor believes to have; 0: none */
+byte known[2];                  /* the registration that the supervisor knows; 0: none */
 byte deadline[2];               /* in the control block, for the workers */
-bool asked[2];                  /* a renewal or a registration is on its way */
+bool asked[2];                  /* a renewal or a registration was sent and not answered */
 byte age[2];                    /* ticks since it was sent, at most LEASE */
-bool running[2];                /* the worker runs the job's code */
+bool running[2];                /* the worker runs the job's handler */
 byte ticks, deaths, outages;
 byte settled;                   /* ghost */
 
@@ -89,7 +90,7 @@ byte settled;                   /* ghost */
 #define OVER (job == ENDED)
 
 #ifdef EXCLUSIVE
-#define MARGIN 1                /* ticks before the deadline in which an attempt is ended, and none is started */
+#define MARGIN 1                /* in these last ticks before the deadline, attempts end and none starts */
 #else
 #define MARGIN 0
 #endif
@@ -116,7 +117,7 @@ byte settled;                   /* ghost */
 
 inline give_back() { job = READY; holder = 0; holder_id = 0; committed = false }
 
-inline take_over(o) {           /* one transaction: supervisor, workers, visible rows */
+inline take_over(o) {           /* one transaction: the supervisor, its workers, and the rows that it sees */
   require(ROBBED, row_of[o] && left[o] == 0);
 #ifdef PROMPT
   require(EVICTED, !alive[o]);
@@ -190,17 +191,17 @@ end:
         :: atomic { job == token -> committed = true }        /* it commits */
         :: atomic { job != token -> token = 0 }               /* or is rolled back by an outage */
         fi
-     :: atomic { !up || job != READY || !OURS(s, seat) || !left[s] -> token = 0 }                       /* no job to claim */
+     :: atomic { !up || job != READY || !OURS(s, seat) || !left[s] -> token = 0 }                       /* it finds no job */
      fi;
      if
      :: atomic { !token || !alive[s] }
-     :: atomic { token && alive[s] ->                         /* its code runs */
+     :: atomic { token && alive[s] ->                         /* the handler runs */
 #ifdef EXCLUSIVE
           if
 #ifdef OLD_CHILD
           :: deadline[s] <= MARGIN -> skip
 #else
-          :: deadline[s] <= MARGIN || known[s] != seat -> skip         /* the job is released instead */
+          :: deadline[s] <= MARGIN || known[s] != seat -> skip         /* the worker releases the job instead */
 #endif
           :: else -> require(SIDE_BY_SIDE, !running[1 - s]); running[s] = true
           fi
@@ -209,7 +210,7 @@ end:
 #endif
         };
         if
-        :: atomic { running[s] -> running[s] = false };       /* it returns: settled as soon as the database is available */
+        :: atomic { running[s] -> running[s] = false };       /* it returns, and is settled once the database is available */
            if
            :: atomic { alive[s] && up ->
                 if
@@ -222,9 +223,9 @@ end:
            :: !alive[s]
            fi
 #ifdef EXCLUSIVE
-        :: atomic { running[s] && deadline[s] <= MARGIN -> running[s] = false };                             /* its timer fires: released */
+        :: atomic { running[s] && deadline[s] <= MARGIN -> running[s] = false };                             /* its timer fires: the job is released */
            goto back
-        :: atomic { !running[s] && alive[s] };                /* it was not started */
+        :: atomic { !running[s] && alive[s] };                /* the job did not start */
 back:      if
            :: atomic { alive[s] && up -> if :: job == token && holder == s && holder_id == seat -> give_back() :: else fi }
            :: !alive[s]

@@ -1,29 +1,30 @@
-/* Rate limits of each partition: workers that skip lanes without a token and store when the next token of a lane with jobs comes, and a
- * supervisor's timer for the earliest of them. The code is in sql/schema/17_lane_limits.sql (take_lane_token, note_opening, next_opening),
- * 18_lane_picks.sql (pick_from_lane), 20_claim_gated.sql (the notifications), workers/claim/wakes.py and supervisor/events/poll.py.
+/* Rate limits of each partition. Claims skip lanes without a token and note when the next token of a lane with ready jobs arrives. They
+ * report the earliest of these times to the supervisor, which sets a timer. A lane holds the jobs of one partition.
+ * sql/schema/17_lane_limits.sql (take_lane_token, note_opening, next_opening), 18_lane_picks.sql (pick_from_lane), 20_claim_gated.sql (the
+ * notifications), workers/claim/wakes.py and supervisor/events/poll.py implement this.
  *
- * A lane has one token, and gets it back two ticks after it was taken. A producer adds a job to a lane that may have no token. A claim searches the
- * lanes from any position. It skips a lane whose lock is held (lane.pml shows when the claim must be repeated). A claim that got a job wakes another
- * worker if a noted lane has a token again.
+ * A lane has one token. A used token returns after two ticks. A producer adds a job to a lane that may have no token. A claim searches the
+ * lanes in any order. It skips a lane whose lock is held (lane.pml shows when the claim must be repeated). A claim that took a job wakes another
+ * worker if a noted lane has a token.
  *
  *   OVER    two jobs of a lane have started within two ticks
- *   ASLEEP  a job waits, and all workers sleep with no timer and no wake on its way
+ *   ASLEEP  a job is ready, and all workers are idle without a timer and without a pending wake-up
  *
  * holds:
  * breaks: NO_LOCK          OVER    two claims take the same token of a lane
- * breaks: EARLY_LOOK       OVER    the token is read by an earlier statement, before the lock
- * breaks: NO_NOTE          ASLEEP  a lane that a claim finds without a token is not noted
+ * breaks: EARLY_LOOK       OVER    a claim reads the token before it has the lock
+ * breaks: NO_NOTE          ASLEEP  a claim does not note a lane that it finds without a token
  * breaks: NO_LAST JOBS=2   ASLEEP  a claim that takes the token of a lane with more jobs does not note the lane
- * breaks: NO_TELL JOBS=2   ASLEEP  a claim that leaves a lane whose token has come wakes no other worker
- * breaks: LATE_LOOK        ASLEEP  a token that comes during a claim that found none sets no timer
+ * breaks: NO_TELL JOBS=2   ASLEEP  a claim that leaves a lane whose token has arrived wakes no other worker
+ * breaks: LATE_LOOK        ASLEEP  a token that arrives during a claim that found none sets no timer
  *
- * The poll and the end of a search after 500 lanes are not modelled on purpose.
+ * The model leaves out polling, and the limit of 500 lanes in a claim's search.
  */
 #ifndef NC
 #define NC 2              /* workers of one supervisor */
 #endif
 #ifndef JOBS
-#define JOBS 1            /* of each lane, and one that a producer adds to lane 1 */
+#define JOBS 1            /* of each lane; a producer adds one more to lane 1 */
 #endif
 #define NEVER 255
 #define STEP 2
@@ -39,18 +40,18 @@
 byte waiting[2] = JOBS;
 byte adds = 1;
 byte ticks = 0;
-byte opens[2] = 0;        /* the bucket: from this tick on there is a token */
-bool noted[2];            /* the lane is known to wait for it */
+byte opens[2] = 0;        /* the bucket: the lane has a token from this tick on */
+bool noted[2];            /* the lane is noted as waiting for its token */
 bool locked[2];
 byte timer = NEVER;
 bool idle[NC];
 byte sleeping = 0;
 bool nudged[NC];
-byte epoch = 0;           /* notifications: a worker that has not noticed one claims again */
+byte epoch = 0;           /* counts notifications: a worker that missed one claims again */
 
 #define left (waiting[0] + waiting[1] + adds)
 
-inline wake_one() {       /* in an atomic */
+inline wake_one() {       /* called in an atomic */
     byte c_;
     c_ = 0;
     do
@@ -61,7 +62,7 @@ inline wake_one() {       /* in an atomic */
     c_ = 0
 }
 
-inline report() {         /* in an atomic: the earliest opening of a noted lane since the claim began */
+inline report() {         /* called in an atomic: the earliest token of a noted lane that arrives after the claim began */
 #ifdef LATE_LOOK
         began = ticks;
 #endif
@@ -139,8 +140,8 @@ again:
 #endif
             };
             if
-            :: true                                       /* a short job, then the next claim */
-            :: true -> (sleeping == 0 || left == 0)       /* a job that takes as long as another worker is idle */
+            :: true                                       /* a short job; the next claim follows */
+            :: true -> (sleeping == 0 || left == 0)       /* a job that runs as long as another worker is idle */
             fi
         :: !took ->
             atomic {
@@ -177,7 +178,7 @@ active proctype Supervisor() {
 }
 
 active proctype Monitor() {
-    timeout;                                              /* no other process can run */
+    timeout;                                              /* no other process can take a step */
     require(ASLEEP, left == 0)
 }
 

@@ -1,26 +1,26 @@
-/* Rate limits: workers that count the tokens under a lock and take one, and a supervisor's timer for the next token, which wakes one idle worker.
- * The code is in sql/schema/14_rates.sql, 20_claim_gated.sql, workers/claim/wakes.py (rest, report_opening) and supervisor/events/poll.py.
+/* Rate limits. Claims count the tokens under a lock and take one. The supervisor sets a timer for the next token, which wakes one idle worker.
+ * sql/schema/14_rates.sql, 20_claim_gated.sql, workers/claim/wakes.py (rest, report_opening) and supervisor/events/poll.py implement this.
  *
- * A token comes with each tick, unless the bucket is full. A claim that finds no token, or takes the last one while jobs wait, reports the next tick.
- * A claim that leaves tokens and jobs wakes another worker at once. The supervisor keeps the earliest report. At that tick it wakes one worker whose idle
- * flag is set. If there is none, the timer has no effect.
+ * Each tick adds a token, unless the bucket is full. A claim that finds no token, or takes the last one while jobs are ready, reports the
+ * next tick. A claim that leaves tokens and ready jobs wakes another worker at once. The supervisor keeps the earliest report. At that tick
+ * it wakes one worker whose idle flag is set. If no worker is idle, the timer has no effect.
  *
  *   OVER    more jobs have started than the burst and the ticks allow
- *   ASLEEP  a job waits, and all workers sleep with no timer and no wake on its way
+ *   ASLEEP  a job is ready, and all workers are idle without a timer and without a pending wake-up
  *
  * holds:
  * holds:  BURST=2 NC=3
  * holds:  DIES
  * wide:   BURST=2 NC=3 JOBS=5 DIES
  * breaks: NO_LOCK     OVER    two claims count the same token
- * breaks: EARLY_COUNT OVER    the count is made by the statement that waits for the lock
- * breaks: NO_LAST NC=3 ASLEEP  a claim that takes the last token reports no tick, and the other workers sleep
+ * breaks: EARLY_COUNT OVER    the statement that waits for the lock also counts
+ * breaks: NO_LAST NC=3 ASLEEP  a claim that takes the last token reports no tick, and the other workers are idle
  * breaks: NO_EMPTY    ASLEEP  a claim that finds no token reports no tick
  * breaks: NO_PASS_ON BURST=2 NC=3 ASLEEP  a claim that leaves a token wakes no other worker
- * breaks: EARLY_REPORT ASLEEP the report comes before the worker sets its idle flag: the timer finds no worker
- * breaks: DIES NO_DEATH_WAKE ASLEEP  a worker dies before its report, and the supervisor wakes no other
+ * breaks: EARLY_REPORT ASLEEP a worker reports before it sets its idle flag: the timer finds no idle worker
+ * breaks: DIES NO_DEATH_WAKE ASLEEP  a worker dies before its report, and the supervisor wakes no other worker
  *
- * The poll is not modelled on purpose.
+ * The model leaves out polling, so that it shows each missing wake-up.
  */
 #ifndef NC
 #define NC 2              /* workers of one supervisor */
@@ -56,7 +56,7 @@ inline report(due) {
     atomic { if :: due < timer -> timer = due :: else fi }
 }
 
-inline wake_one() {       /* in an atomic */
+inline wake_one() {       /* called in an atomic */
     byte c_;
     c_ = 0;
     do
@@ -103,7 +103,7 @@ proctype Worker(byte me) {
         :: took ->
 #ifdef DIES
             if
-            :: atomic { gone < NC - 1 -> gone++;          /* killed before its report; the job has ended */
+            :: atomic { gone < NC - 1 -> gone++;          /* killed before its report; the job is finished */
 #ifndef NO_DEATH_WAKE
                     wake_one()
 #endif
@@ -119,8 +119,8 @@ proctype Worker(byte me) {
             atomic { if :: !last && waiting > 0 -> wake_one() :: else fi };
 #endif
             if
-            :: true                                       /* a short job, then the next claim */
-            :: true -> (sleeping == 0 || waiting == 0)    /* a job that takes as long as another worker is idle */
+            :: true                                       /* a short job; the next claim follows */
+            :: true -> (sleeping == 0 || waiting == 0)    /* a job that runs as long as another worker is idle */
             fi
         :: else ->
             if :: waiting == 0 -> goto out :: else fi;
@@ -155,7 +155,7 @@ active proctype Supervisor() {
 }
 
 active proctype Monitor() {
-    timeout;                                              /* no other process can run */
+    timeout;                                              /* no other process can take a step */
     require(ASLEEP, waiting == 0)
 }
 

@@ -1,22 +1,23 @@
-/* Sessions of a remote worker: two gateways, one worker, two jobs. Which gateway may act for a session, and which process knows its claims.
+/* Sessions of a remote worker: two gateways, one worker, two jobs. The model shows which gateway may act for a session, and which process
+ * knows the claims of a session.
  *
- * The worker has one stream at a time, to either gateway. It breaks BREAKS times; the gateway may notice that at any later time. Messages on
- * their way are then lost: a TaskBatch, a result, an acknowledgement. The worker resumes its session at either gateway and names the tasks that
- * it holds. It may also start again without memory (RESTARTS). A gateway is killed KILLS times and starts again at once: it forgets its
- * sessions, and a claim that it had sent may still commit at any later time. A claim is two steps, its check and its commit; its answer
- * is a third. Attaching a session is a transaction and an answer. A session's lease expires if no gateway renews it, or EXPIRES times at any
- * time (the host of a gateway was frozen). A task's lease expires LAPSES times at any time.
- * One statement in the database is one step. A claim takes one job. Maintenance finds the rows of sessions that no longer exist.
- * Not modelled: the leases of supervisors (lease.pml), limits, several Readys.
+ * The worker has one stream at a time, to either gateway. The stream breaks BREAKS times; the gateway may notice the break at any later time.
+ * The break loses what was sent and not received: a TaskBatch, a result, an acknowledgment. The worker resumes its session at either gateway
+ * and names the tasks that it holds. It may also restart without memory (RESTARTS). A gateway is killed KILLS times and restarts at once. It
+ * then has no sessions, and a claim that it had sent may still commit at any later time. A claim has three steps: its check, its commit and
+ * its answer. Attaching a session is a transaction and an answer. A session's lease expires if no gateway renews it, or at any time for
+ * EXPIRES times (the host of a gateway was frozen). A task's lease expires at any time for LAPSES times.
+ * Each statement in the database is one step. A claim takes one job. Maintenance finds the rows of sessions that no longer exist.
+ * Not modeled: the leases of supervisors (lease.pml), limits, several Readys.
  *
  * Proved within these bounds:
- *   ROBBED        a gateway reclaims a task or ends a session only if no other gateway has attached the session since
+ *   ROBBED        a gateway reclaims a task or ends a session without a request only if no other gateway has attached the session since
  *   UNSTARTED     a task that is released as not started was never received, and is not received later
- *   LATE          a claim gets no job if another gateway had attached the session before its check
- *   STRANGER      a settlement is accepted from the claim that holds the job
+ *   LATE          a claim takes no job if another gateway had attached the session before the claim's check
+ *   STRANGER      a settlement is accepted only from the claim that holds the job
  *   TWICE         no job is settled twice
- *   ACKED         an acknowledged result is recorded, or was lost before
- *   LOST          every job ends: none stays with a session that does not have it
+ *   ACKED         an acknowledged result is recorded, or its claim was lost before
+ *   LOST          every job reaches a final state: none stays with a session that does not know it
  *
  * holds:  BREAKS=1 LAPSES=1
  * holds:  KILLS=1 LAPSES=1
@@ -27,15 +28,15 @@
  * holds:  J=1 BREAKS=1 RESTARTS=1
  * holds:  J=1 BREAKS=1 EXPIRES=1
  * holds:  J=1 KILLS=1 RESTARTS=1
- * breaks: BREAKS=1 LAPSES=1 ATTACH_KEEPS   ROBBED     an attach does not change `attached`, so the earlier gateway passes each check
- * breaks: BREAKS=1 LAPSES=1 NO_HOLD        ROBBED     a gateway's own transactions do not check `attached` (hold_session)
+ * breaks: BREAKS=1 LAPSES=1 ATTACH_KEEPS   ROBBED     attaching does not change `attached`, so the earlier gateway passes each check
+ * breaks: BREAKS=1 LAPSES=1 NO_HOLD        ROBBED     a gateway acts without a request and does not check `attached` in its transaction (hold_session)
  * breaks: BREAKS=1 CLAIM_UNCHECKED         LATE       the claim does not check `attached`
- * breaks: BREAKS=1 KEEPS_UNHEARD           LOST       an attach releases no task, and no later check does (release_unheard)
- * breaks: KILLS=1 BREAKS=1 J=1 ONE_LOOK    LOST       only an attach checks for unheard tasks: the claim of a killed gateway commits later
- * breaks: LOOKS_IN_CLAIM                   UNSTARTED  the check for unheard tasks runs while a claim of this gateway is on its way
- * breaks: BREAKS=1 RELEASES_HELD           UNSTARTED  an attach releases tasks that the worker reports as held
- * breaks: RESTARTS=1 NO_LINGER_END         LOST       a session whose worker does not reconnect is kept for as long as its gateway lives
- * breaks: BREAKS=1 ANSWER_FORGOTTEN        LOST       the jobs of a claim whose stream is gone count as known, and are not released
+ * breaks: BREAKS=1 KEEPS_UNHEARD           LOST       attaching releases no task that the worker does not hold, and no later search does (release_unheard)
+ * breaks: KILLS=1 BREAKS=1 J=1 ONE_LOOK    LOST       only attaching releases such tasks: the claim of a killed gateway commits later
+ * breaks: LOOKS_IN_CLAIM                   UNSTARTED  such tasks are searched for while a claim of this gateway is not answered
+ * breaks: BREAKS=1 RELEASES_HELD           UNSTARTED  attaching releases tasks that the worker reports as held
+ * breaks: RESTARTS=1 NO_LINGER_END         LOST       a session whose worker does not reconnect is kept while its gateway lives
+ * breaks: BREAKS=1 ANSWER_FORGOTTEN        LOST       the answer to a claim whose stream is gone counts as known, and is not released
  * breaks: KILLS=1 ACK_FIRST                ACKED      a result is acknowledged before it is committed
  * breaks: J=1 BREAKS=1 LAPSES=1 NO_FENCE   STRANGER   a settlement checks the job and not its claim
  */
@@ -57,7 +58,7 @@
 #ifndef LAPSES
 #define LAPSES 0
 #endif
-#define S 6                     /* sessions, at most S - 1 */
+#define S 6                     /* at most S - 1 sessions */
 #define MOST 24                 /* tokens */
 
 #define ROBBED    1
@@ -84,29 +85,29 @@ bool alive[S];
 byte attached[S];
 
 /* the worker */
-byte conn;                      /* its stream: the gateway plus one, or 0 */
+byte conn;                      /* its stream: the number of the gateway plus one, or 0 */
 byte gen;                       /* the number of the stream */
 bool welcome;
 byte mine;                      /* its session */
 byte has[3];                    /* of job j: the token under which the worker runs it, or 0 */
 bool said[3];                   /* the result was sent on this stream */
 
-/* the gateways: of the sessions that they believe to have, `attached`; [session * 2 + gateway] */
+/* the gateways: `attached` of each session that a gateway has; [session * 2 + gateway] */
 byte att[S * 2];
-byte heard[6], h_of[6];         /* of job j: the token that the gateway has, and the session; [j * 2 + gateway] */
-byte at_gen[2], at_s[2];        /* its open stream, and the session of that stream */
-byte c_step[2], c_s[2], c_a[2], c_gen[2], c_j[2], c_t[2];  /* the claim on its way */
-bool x_step[2];                 /* a session is attached, and the answer is on its way */
+byte heard[6], h_of[6];         /* of job j: the token that the gateway knows, and the session; [j * 2 + gateway] */
+byte at_gen[2], at_s[2];        /* its open stream, and the session of this stream */
+byte c_step[2], c_s[2], c_a[2], c_gen[2], c_j[2], c_t[2];  /* the claim that was sent and not answered */
+bool x_step[2];                 /* a session is attached, and the answer is not received */
 byte x_s[2], x_a[2], x_gen[2], x_row[6];
-byte s_step[2], s_j[2], s_t[2], s_gen[2];                  /* a result on its way to the database, and back */
+byte s_step[2], s_j[2], s_t[2], s_gen[2];                  /* a result on its way to the database and back */
 byte z_s;                       /* session of the claim of a killed gateway that may still commit */
 
 byte breaks, kills, restarts, expires, lapses;
 
 /* ghosts */
 byte where[S];                  /* the gateway that attached the session last, plus one */
-bool current[2];                /* this gateway had attached it last when the claim was checked */
-bool got[MOST], freed[MOST];    /* by token: received by the worker; released as not started */
+bool current[2];                /* this gateway had attached the session last when its claim was checked */
+bool got[MOST], freed[MOST];    /* by token: the worker has received the task; the task was released as not started */
 
 #define ATT(s) att[(s) * 2 + g]
 #define HEARD(j) heard[(j) * 2 + g]
@@ -128,7 +129,7 @@ inline back(j) { row[j] = READY; owner[j] = 0 }
 inline unstarted(j) { require(UNSTARTED, !got[row[j]]); freed[row[j]] = true; back(j) }
 
 inline cut() { conn = 0; welcome = false; said[1] = false; said[2] = false }
-inline lose() { breaks < BREAKS; breaks++; cut() }      /* a sent message does not arrive: the stream breaks */
+inline lose() { breaks < BREAKS; breaks++; cut() }      /* the stream breaks, and what was sent does not arrive */
 
 inline end_lease(s) {                                   /* reclaim */
   alive[s] = false;
@@ -136,7 +137,7 @@ inline end_lease(s) {                                   /* reclaim */
   if :: owner[2] == s && row[2] != ENDED -> back(2) :: else fi
 }
 
-inline forget(s) {                                      /* its stream, if it is open, is ended with ABORTED */
+inline forget(s) {                                      /* an open stream is ended with ABORTED */
   ATT(s) = 0;
   if :: H_OF(1) == s -> HEARD(1) = 0; H_OF(1) = 0 :: else fi;
   if :: H_OF(2) == s -> HEARD(2) = 0; H_OF(2) = 0 :: else fi;
@@ -189,7 +190,7 @@ inline learn(j) {
 #define CLAIMS(s) (c_step[g] && c_s[g] == (s))
 #endif
 
-inline look(j) {                                        /* release_unheard; a claim waits until this has finished */
+inline look(j) {                                        /* release_unheard; a claim waits until this search has finished */
   s = owner[j];
   if
   :: HOLD(s) -> unstarted(j)
@@ -237,13 +238,13 @@ end:
        where[s] = g + 1;
        attach_job(1); attach_job(2);
        x_step[g] = true; x_s[g] = s; x_a[g] = attached[s]; x_gen[g] = gen; s = 0 }
-  /* ... and its answer; HelloAck names what is lost */
+  /* ... and its answer; HelloAck names the lost tasks */
   :: atomic { x_step[g] -> s = x_s[g];
        ATT(s) = x_a[g]; at_gen[g] = x_gen[g]; at_s[g] = s;
        learn(1); learn(2);
        if :: LINKED(x_gen[g]) -> welcome = true; mine = s :: else fi;
        x_step[g] = false; x_s[g] = 0; x_a[g] = 0; x_gen[g] = 0; s = 0 }
-  :: atomic { at_gen[g] && !LINKED(at_gen[g]) -> at_gen[g] = 0; at_s[g] = 0 }      /* the break is noticed */
+  :: atomic { at_gen[g] && !LINKED(at_gen[g]) -> at_gen[g] = 0; at_s[g] = 0 }      /* the gateway notices the break */
   /* a claim: its check, its commit, its answer */
   :: atomic { at_gen[g] && !c_step[g] && SOME_READY ->
        s = at_s[g];
@@ -281,7 +282,7 @@ end:
 #endif
        fi;
        c_step[g] = 0; c_s[g] = 0; c_a[g] = 0; c_gen[g] = 0; c_j[g] = 0; c_t[g] = 0; i = 0 }
-  /* a result: its arrival, its commit, its acknowledgement */
+  /* a result: its arrival, its commit, its acknowledgment */
   :: atomic { welcome && LINKED(at_gen[g]) && !s_step[g] && has[1] && !said[1] -> report(1) }
   :: atomic { welcome && LINKED(at_gen[g]) && !s_step[g] && has[2] && !said[2] -> report(2) }
   :: atomic { s_step[g] == 1 ->
@@ -300,7 +301,7 @@ end:
        :: !LINKED(s_gen[g])
        fi;
        s_step[g] = 0; s_j[g] = 0; s_t[g] = 0; s_gen[g] = 0; i = 0 }
-  /* its own actions */
+  /* steps that a gateway takes without a request */
   :: atomic { lapses < LAPSES && HEARD(1) && !(s_step[g] == 1 && s_j[g] == 1) -> lapse(1) }
   :: atomic { lapses < LAPSES && HEARD(2) && !(s_step[g] == 1 && s_j[g] == 2) -> lapse(2) }
 #if !defined(KEEPS_UNHEARD) && !defined(ONE_LOOK)
@@ -315,7 +316,7 @@ end:
        :: HOLD(s) -> require(ROBBED, where[s] == g + 1); end_lease(s); forget(s); s = 0
 #endif
        fi }
-  :: atomic { (STALE(1) || STALE(2) || STALE(3) || STALE(4) || STALE(5)) ->        /* a renewal notices it */
+  :: atomic { (STALE(1) || STALE(2) || STALE(3) || STALE(4) || STALE(5)) ->        /* a renewal finds that another gateway has the session */
        if :: STALE(1) -> s = 1 :: STALE(2) -> s = 2 :: STALE(3) -> s = 3 :: STALE(4) -> s = 4 :: STALE(5) -> s = 5 fi;
        forget(s); s = 0 }
   :: atomic { kills < KILLS -> kills++;
@@ -348,7 +349,7 @@ active proctype Database() {
   atomic { row[2] = (J == 2 -> READY : ENDED); run Gateway(0); run Gateway(1) }
 end:
   do
-  :: atomic { z_s -> if :: take(z_s, t, j) :: true fi; z_s = 0; t = 0; j = 0 }     /* the last claim of a killed gateway commits, or never does */
+  :: atomic { z_s -> if :: take(z_s, t, j) :: true fi; z_s = 0; t = 0; j = 0 }     /* the last claim of a killed gateway commits or never commits */
   :: atomic { owner[1] && row[1] != ENDED && !alive[owner[1]] -> back(1) }
   :: atomic { owner[2] && row[2] != ENDED && !alive[owner[2]] -> back(2) }
   :: atomic { (DUE(1) || DUE(2) || DUE(3) || DUE(4) || DUE(5)) ->
@@ -358,6 +359,6 @@ end:
   od
 }
 
-active proctype Monitor() {     /* no process can make a step */
+active proctype Monitor() {     /* no process can take a step */
   timeout -> require(LOST, row[1] == ENDED && row[2] == ENDED)
 }

@@ -1,9 +1,9 @@
-/* Signals and the jobs that wait for them: two senders, a job that takes two signals of one topic, a user who runs it early, and
- * maintenance processes that match. The code is in sql/schema/37_signals.sql and workers/run/steps.py.
+/* Signals and the jobs that wait for them: two senders, a job that takes two signals of one topic, a user who runs the job early, and
+ * maintenance processes that match signals and waits. sql/schema/37_signals.sql and workers/run/steps.py implement this.
  *
  * The worker searches for a signal that the job has not taken. If there is none, one commit writes the wait and suspends the job. A
- * maintenance process locks a new signal, then searches for waits; it locks a new wait, then searches for signals. It marks both as
- * handled. A signal stays new while another process locks a wait of its topic, because its search may be older than the signal.
+ * maintenance process locks a new signal, then searches for waits. It locks a new wait, then searches for signals. It marks the rows that it
+ * has checked. A signal stays new while another process locks a wait of its topic, because that process may have searched before the signal.
  * Notifications are not in the model: a process may search at any time, so all notifications may be lost.
  *
  * Proved within these bounds:
@@ -14,11 +14,11 @@
  * wide:   NM=3
  * breaks: EARLY_LOOK    LOST   waits are read before the signal is locked
  * breaks: SKIPS_LOCKED  LOST   a signal counts as matched although a wait of its topic is locked
- * breaks: NO_NEW_WAITS  LOST   only new signals are handled, not new waits
+ * breaks: NO_NEW_WAITS  LOST   only new signals are processed, not new waits
  * breaks: WAIT_FIRST    LOST   the wait is committed before the job is suspended
  * breaks: NO_RECORD     TWICE  the job does not store which signals it has taken
  *
- * Not modelled on purpose: timeouts, which run the job as the user does, and tenants.
+ * Not modeled: timeouts, which run the job as the user does, and tenants.
  */
 #ifndef NM
 #define NM 2              /* maintenance processes */
@@ -46,7 +46,7 @@ byte got[2];
 byte steps = 0;
 bool wait = false;        /* the row in waits */
 bool looked = false;
-bool locked = false;      /* that row */
+bool locked = false;      /* the row in waits is locked */
 byte early = 1;
 byte lost_ones = 0;
 

@@ -1,11 +1,12 @@
-/* Concurrency limits: workers that count the running jobs under a lock and claim one more if there is room, settlements that free a place,
- * and wakes of sleeping workers. The SQL is in sql/schema/16_claim_locks.sql (wake_held, lock_limit) and 20_claim_gated.sql.
+/* Concurrency limits. Claims count the running jobs under a lock and take one more if the limit allows it. Settlements free a slot and
+ * notify idle workers. sql/schema/16_claim_locks.sql (wake_held, lock_limit) and 20_claim_gated.sql implement this in SQL.
  *
- * A statement sees the rows that were committed when it began (its snapshot), never later ones. `running` is the committed number.
- * The lock is a row of claim_locks, which the first claim inserts. No other claim sees it before the commit. The key makes a second insert wait.
+ * A statement sees the rows that were committed when it began (its snapshot), never later ones. `running` counts committed rows.
+ * The lock is a row of claim_locks, which the first claim inserts. Other claims see the row only after the commit, but the key makes a
+ * second insert wait.
  *
  *   TOO_MANY  more than CAP jobs run at the same time
- *   ASLEEP    a job waits, a place is free, and all workers sleep with no wake on its way
+ *   ASLEEP    a job is ready, the limit has a free slot, and all workers are idle without a pending notification
  *
  * holds:
  * holds:  CAP=2 NC=3
@@ -13,12 +14,13 @@
  * wide:   CAP=2 NC=3 JOBS=4 DIES
  * breaks: NO_LOCK     TOO_MANY  two claims count at the same time
  * breaks: NO_KEY      TOO_MANY  two claims that find no row for the lock both insert one
- * breaks: EARLY_COUNT TOO_MANY  the count is made by the statement that waits for the lock: it began before the other's claim was there
+ * breaks: EARLY_COUNT TOO_MANY  the statement that waits for the lock also counts: its snapshot does not contain the other claim
  * breaks: EARLY_FREE  TOO_MANY  the lock is released before the claim is visible
- * breaks: NO_TELL     ASLEEP    a worker that ends a job and does not claim again notifies no other
- * breaks: DIES NO_DEATH_TELL  ASLEEP  the supervisor notifies no worker after it ends the canceled job of a dead worker
+ * breaks: NO_TELL     ASLEEP    a worker that settles a job and makes no further claim notifies no worker
+ * breaks: DIES NO_DEATH_TELL  ASLEEP  the supervisor settles the job of a dead worker, canceled meanwhile, and notifies no worker
  *
- * A worker that settles claims next and notifies no other; a worker that exits notifies. The poll is not modelled on purpose.
+ * A worker (`Child`) that settles a job makes the next claim itself and notifies no other worker. A worker that exits notifies the others.
+ * The model leaves out polling, so that it shows each missing notification.
  */
 #ifndef NC
 #define NC 2              /* workers that claim */
@@ -38,10 +40,10 @@
 #define TOO_MANY 1
 #define ASLEEP 2
 
-byte waiting = JOBS;      /* ready jobs under the limit */
-byte running = 0;         /* running jobs, committed */
+byte waiting = JOBS;      /* ready jobs of the limit */
+byte running = 0;         /* committed rows of running */
 bool locked = false;
-bool made = false;        /* the row of the lock is visible to all */
+bool made = false;        /* the row of the lock is committed */
 bool asleep[NC];
 bool nudged[NC];
 byte gone = 0;            /* workers that have exited or died */
@@ -62,7 +64,7 @@ proctype Child(byte me) {
     :: true ->
         /* claim */
 #ifdef EARLY_COUNT
-        seen = running;                                   /* the snapshot of the statement that is about to wait */
+        seen = running;                                   /* the snapshot of the statement that waits for the lock */
 #endif
 #ifndef NO_LOCK
 #ifdef NO_KEY
@@ -72,7 +74,7 @@ proctype Child(byte me) {
 #endif
 #endif
 #ifndef EARLY_COUNT
-        seen = running;                                   /* a separate statement */
+        seen = running;                                   /* a separate statement with a later snapshot */
 #endif
         took = false;
         if
@@ -96,7 +98,7 @@ proctype Child(byte me) {
         :: took ->
             if
 #ifdef DIES
-            :: gone < NC - 1 ->                           /* killed: the supervisor settles the job, cancelled */
+            :: gone < NC - 1 ->                           /* killed: the supervisor settles the job as canceled */
                 atomic { gone++; running--; done++;
 #ifndef NO_DEATH_TELL
                     tell();
@@ -105,13 +107,13 @@ proctype Child(byte me) {
                 asleep[me] = true;
                 goto out
 #endif
-            :: gone < NC - 1 ->                           /* drained: it settles, and claims no more */
+            :: gone < NC - 1 ->                           /* dismissed: it settles the job and makes no further claim */
                 atomic { gone++; running--; done++ };
 #ifndef NO_TELL
                 atomic { tell() };
 #endif
                 goto out
-            :: atomic { running--; done++ }               /* settled, then the next claim */
+            :: atomic { running--; done++ }               /* settled; the next claim follows */
             fi
         :: else ->
             atomic { asleep[me] = true };
@@ -126,7 +128,7 @@ out: skip
 }
 
 active proctype Monitor() {
-    timeout;                                              /* no other process can run */
+    timeout;                                              /* no other process can take a step */
     require(ASLEEP, done == JOBS)
 }
 

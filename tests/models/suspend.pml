@@ -1,21 +1,21 @@
-/* A job with a step and a sleep: workers that run it, die or freeze anywhere, and a supervisor that reclaims it. The code is in
- * workers/run/steps.py and sql/queries/steps/.
+/* A job with a step and a sleep: workers run it and die or freeze anywhere, and a supervisor reclaims and releases it.
+ * workers/run/steps.py and sql/queries/steps/ implement this.
  *
- * An attempt reads the records, runs the step unless it is recorded, and records it under the fencing token. Then it suspends the job: one
- * commit writes the record of the sleep and moves the job from its claim to the scheduled jobs. The next attempt returns from the sleep.
+ * An attempt reads the records, executes the step unless it is recorded, and records it under the fence. Then it suspends the job: one commit
+ * writes the record of the sleep and moves the job from its claim to the scheduled jobs. The next attempt returns from the sleep.
  *
  * Proved within these bounds:
  *   TWICE  a step is recorded twice
  *   AGAIN  the job sleeps twice
- *   STUCK  the job has not finished and is in no place from which it will run
+ *   STUCK  the job is not finished and is in no place from which it runs again
  *
  * holds:
  * wide:   NW=3
  * breaks: NO_FENCE      TWICE  a record does not check whether the claim still exists
- * breaks: SETTLE_FIRST  AGAIN  the job is scheduled in a commit before that of the record
+ * breaks: SETTLE_FIRST  AGAIN  the job is scheduled in a commit before the one of the record
  * breaks: LATE_SETTLE   STUCK  the claim is given up before the job is scheduled
  *
- * Not modelled on purpose: signals, see signal.pml, and commits whose answer was lost, see commit.pml.
+ * Not modeled: signals (signal.pml), and the result of a commit in doubt (commit.pml).
  */
 #ifndef NW
 #define NW 2              /* attempts at the same time, including frozen ones */
@@ -40,7 +40,7 @@
 #define NOWHERE 4
 
 byte place = READY;
-byte token = 0;           /* of the claim; increases */
+byte token = 0;           /* of the claim; it increases */
 byte takes = TAKES;
 byte records = 0;
 bool slept = false;       /* the record of the sleep */
@@ -121,7 +121,7 @@ active proctype Supervisor() {
     :: atomic { takes > 0 && place == RUNNING -> takes--; place = READY }
     :: timeout ->
         if
-        :: atomic { place == RUNNING -> place = READY }               /* the claim of a dead worker */
+        :: atomic { place == RUNNING -> place = READY }               /* the job of a dead worker */
         :: else -> break
         fi
     od

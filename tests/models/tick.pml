@@ -1,15 +1,15 @@
-/* Schedules: maintenance processes that read the next tick, calculate the following one, and store tick, job and next tick together,
- * a user who edits meanwhile, and kills. The SQL is in sql/schema/40_ticks.sql (tick).
+/* Recurring jobs: maintenance processes read the next instant of a schedule, calculate the following one, and store instant, job and next
+ * instant in one commit. A user edits the schedule meanwhile, and processes are killed. sql/schema/40_ticks.sql (tick) implements this in SQL.
  *
- * One schedule, whose ticks 1 to INSTANTS become due one after the other. A process reads next tick, revision and text, and may be killed
- * before it sends its decision. It may also be frozen for any time, which is any interleaving. The statement compares the revision and
- * inserts under the primary key of ticks. A restored backup (RESTORES) sets the next tick back.
+ * One schedule has the instants 1 to INSTANTS, which become due one after the other. A process reads the next instant, the revision and the
+ * text (the look). It may be killed before it sends its decision. It may also be frozen for any time, because every interleaving is checked.
+ * The statement compares the revision and inserts under the primary key of ticks. A restored backup (RESTORES) sets the next instant back.
  *
  * Proved within these bounds:
- *   ONCE     a tick has at most one job
- *   WHOLE    a tick before the next one has its row and its job
- *   OLD      no job is made from a text that was edited before its tick was stored
- *   STUCK    each due tick gets its job while one process lives
+ *   ONCE     an instant has at most one job
+ *   WHOLE    every instant before the next one has its row and its job
+ *   OLD      no job is made from a text that was edited before its instant was stored
+ *   STUCK    each instant that is due gets its job while at least one process lives
  *
  * holds:
  * holds:  NP=3 INSTANTS=2
@@ -17,9 +17,9 @@
  * holds:  RESTORES=1
  * wide:   NP=3 INSTANTS=4 EDITS=2 RESTORES=1
  * breaks: NO_REVISION         OLD    the decision does not compare the revision
- * breaks: NO_REVISION NO_KEY  ONCE   ticks has no primary key either: two processes decide the same tick
- * breaks: RESTORES=1 NO_KEY   ONCE   the primary key is missing, and a restored backup repeats a tick
- * breaks: TWO_COMMITS         WHOLE  the next tick is committed before the job, and the process is killed in between
+ * breaks: NO_REVISION NO_KEY  ONCE   in addition, ticks has no primary key: two processes decide the same instant
+ * breaks: RESTORES=1 NO_KEY   ONCE   ticks has no primary key, and a restored backup repeats an instant
+ * breaks: TWO_COMMITS         WHOLE  the next instant is committed before the job, and the process is killed in between
  * breaks: LEADER              STUCK  only the first process decides, and it is killed
  */
 #ifndef NP
@@ -48,14 +48,14 @@
 byte upcoming = 1;        /* next_at */
 byte revision = 0;
 byte text = 0;
-byte due = 0;             /* ticks up to this one are due */
+byte due = 0;             /* instants up to this one are due */
 byte ticks[INSTANTS + 2];
 byte jobs[INSTANTS + 2];
 byte killed = 0;
-bool calm = false;        /* the user makes no more edits */
+bool calm = false;        /* the user makes no further change */
 
 inline store(made_from) {
-    /* the job of the tick `seen`: INSERT INTO ticks ... ON CONFLICT, and the job only if there was no row */
+    /* the job of the instant `seen`: INSERT INTO ticks ... ON CONFLICT, and the job only if there was none */
     if
 #ifndef NO_KEY
     :: ticks[seen] > 0 -> skip
@@ -76,7 +76,7 @@ proctype Maintenance(byte me) {
 #else
     :: upcoming <= due ->
 #endif
-        atomic { seen = upcoming; saw = revision; read = text };     /* this read locks no row */
+        atomic { seen = upcoming; saw = revision; read = text };     /* the look takes no lock */
         if
         :: atomic { killed < NP - 1 -> killed++ }; goto out
         :: true
@@ -139,7 +139,7 @@ init {
         run Clock();
         run User()
     };
-    (timeout);                                                       /* no process can make a step */
+    (timeout);                                                       /* no process can take a step */
     for (n : 1 .. INSTANTS) {
         require(STUCK, upcoming > n);
         require(WHOLE, upcoming <= n || (ticks[n] == 1 && jobs[n] == 1))

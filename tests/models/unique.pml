@@ -1,35 +1,35 @@
-/* Unique jobs: producers that enqueue under one key, a worker, a retry by hand, maintenance that deletes dead keys.
- * The SQL is in sql/schema/09_unique.sql, 10_enqueue_unique.sql and 11_enqueue_keyed.sql.
+/* Unique jobs: producers that enqueue under one key, a worker, a retry by hand, and maintenance that deletes dead keys.
+ * sql/schema/09_unique.sql, 10_enqueue_unique.sql and 11_enqueue_keyed.sql implement this.
  *
- * A key names its holder and is never released: the holder counts while it is live. A call that finds a live holder in one snapshot returns it and
- * writes nothing. Any other call locks the key's row, which waits for the transaction of another caller, and checks again. With REPLACE an enqueue
- * changes the holder while it waits for its first attempt. Otherwise a new job takes the key.
+ * A key names its holder and is never released: the holder counts while it is live. A call that finds a live holder in one snapshot returns
+ * this holder and writes no row. Any other call locks the key's row, which waits for the transaction of another caller, and checks again.
+ * With REPLACE, an enqueue changes the holder while the holder waits for its first attempt. Otherwise a new job takes the key.
  *
  *   TWICE   two live jobs of the key (with REPLACE: two that wait for their first attempt)
  *   ANSWER  a call returns no job, or one that does not exist
- *   LOST    the payload that was enqueued last has neither started nor waits
+ *   LOST    the payload that was enqueued last has not started, and no ready job has it
  *
  * holds:
  * holds:  REPLACE
  * wide:   REPLACE RETRIED
  * wide:   NP=3 CALLS=1
  * wide:   CALLS=3 JOBS=7
- * breaks: EARLY_LOOK    TWICE   the decision is made in the snapshot from before the lock
+ * breaks: EARLY_LOOK    TWICE   the decision uses the snapshot from before the lock
  * breaks: TWO_SNAPSHOTS TWICE   the tables are read one after the other, and a job moves between them
- * breaks: NO_TAKE       TWICE   a retry by hand takes no key
+ * breaks: NO_TAKE       TWICE   a retry by hand does not take the key
  * breaks: EARLY_SWEEP   TWICE   maintenance decides that a key is dead before it locks the key
- * breaks: STALE_ANSWER  ANSWER  a call that waited for the lock returns the job that it found before
- * breaks: REPLACE NO_AGAIN    LOST  a holder that has just started counts as changed
+ * breaks: STALE_ANSWER  ANSWER  a call that waited for the lock returns the holder that it found before
+ * breaks: REPLACE NO_AGAIN    LOST  a call treats a holder that has just started as one that it has changed
  * breaks: REPLACE NO_ROW_LOCK LOST  a claim takes the row that an enqueue is about to change
- * breaks: REPLACE NO_NEW_KEY  TWICE the new job does not take the key from a started one
+ * breaks: REPLACE NO_NEW_KEY  TWICE the new job that follows a started one does not take the key
  *
- * Not modelled on purpose: the time of a key, several keys in a call, which are locked in order, and deletions from the history.
+ * Not modeled: the time of a key, several keys in a call, which are locked in their order, and deletions by the history.
  */
 #ifndef NP
 #define NP 2              /* producers */
 #endif
 #ifndef CALLS
-#define CALLS 2           /* of each producer */
+#define CALLS 2           /* of each */
 #endif
 #ifndef JOBS
 #define JOBS 5
@@ -45,17 +45,17 @@
 #define LOST 3
 
 #define NONE 0
-#define HIDDEN 1          /* in a transaction that has not committed */
+#define HIDDEN 1          /* inserted by a transaction that has not committed */
 #define WAITING 2
 #define RUNNING 3
 #define OVER 4
 
-byte place[JOBS];         /* a job is its number; 0 is no job */
-bool begun[JOBS];         /* the job has begun an attempt */
+byte place[JOBS];         /* by the number of the job; 0 means no job */
+bool begun[JOBS];         /* it has begun an attempt */
 byte payload[JOBS];
 byte next = 1;
 byte key = 0;             /* the holder in the key's committed row */
-bool locked = false;      /* the key's row is locked */
+bool locked = false;      /* the key's row */
 bool held[JOBS];          /* the job's row is locked */
 byte texts = 0;           /* payloads so far */
 byte last = 0;            /* the payload of the last commit */
@@ -63,7 +63,7 @@ bool ran[10];
 byte retries = 1;
 byte calling = NP;
 
-inline check_all() {      /* in an atomic, after each commit */
+inline check_all() {      /* called in an atomic, after each commit */
     byte i_; byte n_;
     i_ = 1; n_ = 0;
     do
@@ -151,7 +151,7 @@ again:  counts = false;
 #else
             look(holder, counts);
             if
-            :: counts -> goto again                       /* the job has moved meanwhile */
+            :: counts -> goto again                       /* the holder has moved meanwhile */
             :: else -> add()
             fi
 #endif
@@ -191,7 +191,7 @@ again:  counts = false;
     atomic { calling--; holder = 0; before = 0; mine = 0; text = 0; counts = false }
 }
 
-inline pick(state) {      /* in an atomic: any job in this state, or 0 */
+inline pick(state) {      /* called in an atomic: a job in this state, or 0 */
     job = 1;
     do
     :: job < next && place[job] == state -> break
@@ -273,7 +273,7 @@ active proctype Sweep() {
 
 active proctype Monitor() {
     byte i = 1; bool kept = false;
-    timeout;              /* no other process can run */
+    timeout;              /* no other process can take a step */
     atomic {
         do
         :: i < next -> kept = kept || (place[i] == WAITING && payload[i] == last); i++

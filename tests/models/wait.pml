@@ -1,20 +1,21 @@
-/* Sessions that wait for the end of a job are notified: a waiter listens, announces its wait and reads the job, and processes that end jobs
- * check for waiters. The code is in sql/schema/05_wake.sql, announce_wait.sql, wait_for_settlements.sql and handlers/_enqueue/client.py.
+/* Sessions that wait for the end of a job are notified. A waiter (`Waiter`) listens, announces its wait and checks the job. A session that
+ * ends a job checks whether a waiter exists. sql/schema/05_wake.sql, announce_wait.sql, wait_for_settlements.sql and
+ * handlers/_enqueue/client.py implement this.
  *
- * A waiter is not notified if it sleeps, its job has finished, and no notification is on its way. Monitor checks this when no other process
- * can run. The poll, by which the waiter reads the job anyway, is not modelled on purpose.
+ * A waiter misses the end if it sleeps, its job is finished, and no notification is pending. Monitor checks this when no other process can
+ * take a step. The model leaves out the periodic check that a waiter makes without a notification.
  *
- *   UNTOLD  a waiter sleeps although its job has finished
+ *   UNTOLD  a waiter sleeps although its job is finished
  *
  * holds:
- * breaks: NO_MEET       UNTOLD  the waiter does not wait for a running settlement
- * breaks: KEYS_LAST     UNTOLD  the waiter reads the job before it announces its wait
- * breaks: LISTEN_LAST   UNTOLD  the waiter reads the job before it listens
- * breaks: LOOK_FIRST    UNTOLD  a settlement checks for waiters before it has locked the row of the claim
- * breaks: QUIET_CANCEL  UNTOLD  a cancellation of a waiting job also checks for waiters, and does not always notify
+ * breaks: NO_MEET       UNTOLD  the waiter does not wait for a settlement that is in progress
+ * breaks: KEYS_LAST     UNTOLD  it checks the job before it announces its wait
+ * breaks: LISTEN_LAST   UNTOLD  it checks the job before it listens
+ * breaks: LOOK_FIRST    UNTOLD  a settlement checks for waiters before it locks the row of the claim
+ * breaks: QUIET_CANCEL  UNTOLD  a session that cancels a ready job also checks for waiters, instead of always notifying
  *
- * One job, which is claimed, released, settled or cancelled while it waits, and waiters that start at any time. Others see the changes of a
- * statement at its commit, and its lock is released after that.
+ * One job is claimed, released, settled or canceled during the wait. Waiters start at any time. Other sessions see the changes of a
+ * statement at its commit, and its locks are released after that.
  */
 #ifndef NW
 #define NW 2              /* waiters */
@@ -28,13 +29,13 @@
 #define OVER 2
 
 byte state = READY;       /* the committed state */
-bool held = false;        /* the row of the claim, or of the waiting job, is locked */
-byte listening = 0;       /* bit w: waiter w has a LISTEN that is committed */
+bool held = false;        /* a session has locked its row: the row of the claim or of the ready job */
+byte listening = 0;       /* bit w: waiter w has committed a LISTEN */
 byte keys = 0;            /* bit w: waiter w holds its advisory keys */
-byte notes = 0;           /* bit w: a notification is on its way to it, or was read */
+byte notes = 0;           /* bit w: a notification to waiter w is pending */
 byte asleep = 0;
 
-/* The commit: others see it, listeners are notified, and the lock is released last. */
+/* The commit: others see the state, listening sessions are notified, and the lock is released last. */
 inline commit(outcome, told) {
     d_step { state = outcome; if :: told -> notes = notes | listening :: else fi };
     held = false
@@ -49,13 +50,13 @@ proctype Worker() {
 #ifdef LOOK_FIRST
         told = keys != 0;
 #endif
-        held = true;                                   /* no other process locks a running row for long */
+        held = true;                                   /* no other session locks a running row for long */
 #ifndef LOOK_FIRST
         told = keys != 0;
 #endif
         turn++;
         if
-        :: commit(READY, false)                        /* snoozed, or retried */
+        :: commit(READY, false)                        /* snoozed or retried */
         :: commit(OVER, told); break
         fi
     :: state == OVER -> break
@@ -73,7 +74,7 @@ proctype Canceller() {
         told = true;
 #endif
         commit(OVER, told)
-    :: true -> skip                                    /* no cancellation */
+    :: true -> skip                                    /* no session cancels the job */
     fi
 }
 
@@ -87,7 +88,7 @@ proctype Waiter(byte w) {
 #endif
 #ifndef NO_MEET
     if
-    :: state == RUNNING -> !held                       /* FOR KEY SHARE: until the lock is released */
+    :: state == RUNNING -> !held                       /* FOR KEY SHARE: waits until the row is unlocked */
     :: else -> skip
     fi;
 #endif
@@ -108,7 +109,7 @@ end_sleep:
     od
 }
 
-/* No process can make a step: a waiter sleeps then only because its job has not finished. */
+/* No other process can take a step: a waiter that sleeps now must have an unfinished job. */
 proctype Monitor() {
     atomic { timeout -> assert(!(state == OVER && asleep != 0)) }
 }

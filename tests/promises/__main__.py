@@ -26,9 +26,7 @@ def main(argv: list[str]) -> int:
     for row in rows():
         shown = list(ended.get(row.id, {})) if argv else tests.get(row.id, []) + [file for file, _ in row.pages]
         outcomes = {outcome for each in ended.get(row.id, {}).values() for outcome in each}
-        if row.wire:
-            state = "wire"
-        elif not shown:
+        if not shown:
             state = "open"
         elif not argv:
             state = "not run"

@@ -24,11 +24,6 @@ class Row:
     """The parts of the last column."""
 
     @property
-    def wire(self) -> bool:
-        """Whether the promise comes with the protocol of remote workers."""
-        return "wire" in self.ours
-
-    @property
     def pages(self) -> list[tuple[str, str]]:
         """The pages that state the promise, each with its words."""
         found = [part.removeprefix("page ").partition(": ") for part in self.ours if part.startswith("page ")]

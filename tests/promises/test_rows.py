@@ -9,8 +9,6 @@ from tests.promises import __main__ as table
 from tests.promises.rows import ROOT, carried, rows
 
 LENGTHS = {"A": 51, "B": 60, "C": 43, "D": 40, "E": 26}
-WIRE = ""
-"""The rows that may be left to the protocol of remote workers."""
 
 
 def test_table_has_every_row_once_and_in_order():
@@ -19,21 +17,12 @@ def test_table_has_every_row_once_and_in_order():
     ]
 
 
-def test_rows_left_to_the_remote_protocol_are_those_listed():
-    assert " ".join(row.id for row in rows() if row.wire) == WIRE
-
-
 def test_tests_carry_only_existing_rows():
     assert carried().keys() - {row.id for row in rows()} == set()
 
 
 def test_last_column_has_only_known_entries():
-    assert [
-        (row.id, part)
-        for row in rows()
-        for part in row.ours
-        if part != "wire" and not part.startswith(("page ", "instead: "))
-    ] == []
+    assert [(row.id, part) for row in rows() for part in row.ours if not part.startswith(("page ", "instead: "))] == []
 
 
 @pytest.mark.parametrize(
@@ -56,4 +45,3 @@ def test_table_shows_the_state_of_each_row_after_a_run(tmp_path, capsys):
     assert " FAILED " in lines["A2"]
     assert " open (skipped) " in lines["A3"]
     assert " open " in lines["A4"]
-    assert all(" wire " in lines[row] for row in WIRE.split())

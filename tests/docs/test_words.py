@@ -5,12 +5,20 @@ A budget may only fall. A commit that removes an avoided word lowers its number 
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.docs.pages import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 ACTORLESS = re.compile(r"(?<![\"`])\b(?:whoever|whosoever|nobody|somebody|everybody|anybody)\b(?![\"`])", re.IGNORECASE)
 """Words that name no actor. In quotes, `nobody` is the account of that name."""
@@ -52,6 +60,23 @@ FILES = sorted(
 ) + [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
 
 
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def words_of(path: Path) -> Iterator[str]:
+    """Yield the comments and docstrings of a file of tests, and the names of its tests as words."""
+    source = path.read_text()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(docstring))):
+                yield docstring
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
+                yield name.replace("_", " ")
+
+
 @cache
 def text() -> str:
     """Return the text of all files, in lower case."""
@@ -65,6 +90,12 @@ def spent(word: str) -> int:
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
 def test_file_has_no_word_that_hides_the_actor(path):
     assert ACTORLESS.findall(path.read_text()) == [], "name the actor: the supervisor, a worker, a producer, you"
+
+
+def test_tests_have_no_word_that_hides_the_actor():
+    suspects = [path for path in TESTS if ACTORLESS.search(path.read_text().replace("_", " "))]
+    found = [(path.name, words) for path in suspects for words in words_of(path) if ACTORLESS.search(words)]
+    assert found == [], "name the actor: the supervisor, a worker, a producer, another session"
 
 
 @pytest.mark.parametrize("word", BUDGET)

@@ -111,7 +111,8 @@ def split(report: Report, seed: int, *, rate: float, seconds: float) -> None:
                 report.holds("who has a session stays", not stayed["the new one"] and stayed["the old one"])
                 old.execute(MOVE, [field.herds[0].pid, field.herds[0].pid])
                 field.wait(
-                    lambda: count(sides, since)["the new one"] > 0, "the supervisor that went over to work there"
+                    lambda: count(sides, since)["the new one"] > 0,
+                    "the moved supervisor to complete jobs on the new server",
                 )
                 since = count(sides)
                 time.sleep(seconds)
@@ -124,7 +125,7 @@ def split(report: Report, seed: int, *, rate: float, seconds: float) -> None:
                     "the old one was made read-only: 5 more jobs on the new one after",
                     f"{time.monotonic() - fenced:.1f} s",
                 )
-                field.wait(lambda: not jobs(old, LEFT), "everybody to go over")
+                field.wait(lambda: not jobs(old, LEFT), "all processes to move to the new server")
                 report.fact("and everybody had gone over after", f"{time.monotonic() - fenced:.1f} s")
                 came, ended = jobs(old, KNOWN) - before, jobs(old, OVER)
                 report.fact(

@@ -93,7 +93,7 @@ def main() -> int:
                 field.audit.reconnect()
                 field.work_on(5)
                 jobs.append(1000 * (time.monotonic() - relieved))
-                field.wait(lambda: field.audit.run(SESSIONS) >= everybody, "a session for everybody")
+                field.wait(lambda: field.audit.run(SESSIONS) >= everybody, "a session for every process")
                 everybody_in = 1000 * (time.monotonic() - relieved)
                 if what != LIMITED:
                     sessions.append(everybody_in)

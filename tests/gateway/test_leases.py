@@ -126,7 +126,7 @@ def test_job_of_a_worker_that_does_not_reconnect_is_reclaimed_and_its_attempt_co
     job = served.enqueue("l:gone")
     task = worker.task("l:gone")
     worker.do("cut")
-    stage.wait(lambda: stage.runs(job) == 1 and stage.state(job) != "running", "the job to be taken back")
+    stage.wait(lambda: stage.runs(job) == 1 and stage.state(job) != "running", "the job to be reclaimed")
     row = stage.job(job)
     assert row["attempts"] == 1
     assert "its remote worker was lost" in str(row)

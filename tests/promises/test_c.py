@@ -38,7 +38,7 @@ def test_wait_many_returns_a_result_an_error_code_and_a_deleted_running_job(
         waiting.start()
         stage.wait(
             lambda: stage.call("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684585"),
-            "somebody to wait",
+            "a session that waits for the jobs",
         )
         stage.run("DELETE FROM jobherd.jobs WHERE id = %s", deleted)
         doomed.wait_gone()

@@ -32,7 +32,7 @@ DECLARE
     step_number bigint;
 BEGIN
     INSERT INTO audit.steps (job, step, attempts) VALUES (new.id, tg_table_name, new.attempts) RETURNING number INTO step_number;
-    -- Named by the step and not by the job: a job may come back twice before anybody has heard of the first time.
+    -- Notify the number of the step and not the job's id: a job may return twice before a listener reads the first one.
     IF new.crashes > 0 OR new.attempts > 0 THEN PERFORM pg_notify('audit_back', step_number::text); END IF;
     RETURN NULL;
 END $$;
@@ -122,11 +122,13 @@ class Audit:
         )
         ended = Counter(job for job, _ in rows)
         lost = sorted(acknowledged - set(ended))
-        report.holds(f"nothing lost of {len(acknowledged)} acknowledged jobs", not lost, lost[:10] if lost else "")
+        report.holds(f"no job lost of {len(acknowledged)} acknowledged jobs", not lost, lost[:10] if lost else "")
         twice = [job for job, times in ended.items() if times > 1]
-        report.holds("nothing ended twice", not twice, twice[:10] if twice else dict(Counter(step for _, step in rows)))
+        report.holds(
+            "no job finished twice", not twice, twice[:10] if twice else dict(Counter(step for _, step in rows))
+        )
         left = self.waiting()
-        report.holds("no job waits or runs at the end", not left, left or "")
+        report.holds("every job is finished at the end", not left, left or "")
         rows = self.run(
             """SELECT h.id, h.attempts, h.crashes, a.counted, a.crashed
                  FROM jobherd.history h CROSS JOIN LATERAL (
@@ -135,7 +137,7 @@ class Audit:
                         FROM jobherd.attempts a WHERE a.job = h.id) AS a
                 WHERE h.state = 'completed' AND (h.attempts <> a.counted + 1 OR h.crashes <> a.crashed)"""
         )
-        report.holds("every counted attempt is in the history of attempts", not rows, rows[:5] if rows else "")
+        report.holds("every counted attempt is in jobherd.attempts", not rows, rows[:5] if rows else "")
 
 
 def read_ids(path: Path) -> list[int]:

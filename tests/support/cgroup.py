@@ -1,7 +1,7 @@
 """A control group that limits the number of processes, of version 1 or 2, whichever the host allows.
 with ProcessLimit() as group:
         group.take(pid, *children)
-        group.set(1)                     # no fork of theirs succeeds anymore: EAGAIN
+        group.set(1)                     # each further fork of these processes fails with EAGAIN
         group.lift()
 
 At the end, its processes move to the root of the hierarchy. If no such group can be made, `why_not`
@@ -33,8 +33,8 @@ def why_not() -> str:
     """Return why such a group cannot be made here; empty if it can."""
     home = _home()
     if home is None:
-        return "no control group counts processes here: the controller `pids` is not mounted"
-    return "" if os.access(home, os.W_OK) else f"{home} is not ours to make a control group in"
+        return "no control group counts processes on this host: the controller `pids` is not mounted"
+    return "" if os.access(home, os.W_OK) else f"no permission to create a control group in {home}"
 
 
 def dissolve(group: Path, into: Path) -> None:

@@ -53,7 +53,7 @@ CREATE TABLE t_trans (
 CREATE FUNCTION t_note() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     row_ jsonb := to_jsonb(CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END);
-    -- A partition fires for its parent.
+    -- The trigger of a partition stores the name of the partitioned table.
     place_ text := regexp_replace(TG_TABLE_NAME, '_([0-9]{8}|default)$', '');
 BEGIN
     INSERT INTO public.t_trans (job, place, op, state, token, child)

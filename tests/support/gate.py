@@ -52,7 +52,7 @@ def at_gate(label: object = "") -> str:
             pass
         word = connection.recv(65536)
     if not word:
-        raise ConnectionError("the test closed the gate while we waited")
+        raise ConnectionError("the test closed the gate while the handler waited")
     return word.decode().removesuffix("\n")
 
 
@@ -77,7 +77,7 @@ class Arrival:
             pass
         except TimeoutError:
             raise TimeoutError(
-                f"{self.label!r} (process {self.pid}) still stands at the gate after {timeout} s"
+                f"{self.label!r} (process {self.pid}) still waits at the gate after {timeout} s"
             ) from None
 
 
@@ -117,7 +117,7 @@ class Gate:
         if not events:
             others = [arrival.label for arrival in self._waiting]
             raise TimeoutError(
-                f"nobody{f' called {wanted!r}' if wanted else ''} came to the gate in {timeout} s; there: {others}"
+                f"no handler{f' with label {wanted!r}' if wanted else ''} reached the gate in {timeout} s; waiting: {others}"
             )
         for key, _ in events:
             if key.fileobj is self._door:

@@ -147,7 +147,7 @@ class Herd:
                 since = max(since, len(self.events))
                 left = until - time.monotonic()
                 if left <= 0 or not self._reader.is_alive():
-                    raise TimeoutError("the line did not come; the log ends with\n" + self.tail())
+                    raise TimeoutError("the log line did not appear; the log ends with\n" + self.tail())
                 self._news.wait(min(left, 0.5))
 
     def wait_ready(self, timeout: float = LIMIT) -> None:

@@ -124,7 +124,7 @@ class Network:
         while self.count(what, pattern) <= more_than:
             if not self._read(until - time.monotonic()):
                 raise TimeoutError(
-                    f"{what} of {pattern} more than {more_than} times was not seen within {timeout} s: {self.events[-20:]}"
+                    f"waited {timeout} s for more than {more_than} events {what!r} of {pattern}: {self.events[-20:]}"
                 )
 
     def wait_hit(self, *, more_than: int = 0) -> None:
@@ -139,7 +139,7 @@ class Network:
         until = time.monotonic() + PATIENCE
         while not self._replies:
             if not self._read(until - time.monotonic()):
-                raise TimeoutError("the network does not answer")
+                raise TimeoutError("the process of the network does not answer")
         return self._replies.pop(0)
 
     def _read(self, seconds: float) -> bool:
@@ -147,7 +147,7 @@ class Network:
             return False
         data = self._control.recv(65536)
         if not data:
-            raise EOFError("the network has ended")
+            raise EOFError("the process of the network has ended")
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             found = json.loads(line)

@@ -63,7 +63,7 @@ class Points:
             watch.register(fd, select.POLLIN)
             while not (pid := self.taken(token)):
                 if not watch.poll(max(0.0, until - time.monotonic()) * 1000):
-                    raise TimeoutError(f"nobody took {token.name} in {limit} s")
+                    raise TimeoutError(f"no process took {token.name} in {limit} s")
                 os.read(fd, 65536)
             return pid
         finally:

@@ -125,7 +125,7 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         if not told:
-            raise RuntimeError("this test makes a server and does not say so: see tests/support/touching.py")
+            raise RuntimeError("this test creates a server without declaring it: see tests/support/touching.py")
         self._settings = {**SETTINGS, **(settings or {})}
         self._environment = dict(environment or {})
         self._folder = Path(tempfile.mkdtemp(prefix="jobherd-test-", dir=place))

@@ -88,7 +88,9 @@ class Child:
                 raise TimeoutError(f"no {kind.__name__} within {timeout} s")
             data = os.read(self.report, 65536)
             if not data:
-                raise EOFError(f"it ended without a {kind.__name__}; the log: {self.board.log_tail().decode()}")
+                raise EOFError(
+                    f"the process ended without a {kind.__name__}; the log: {self.board.log_tail().decode()}"
+                )
             self.heard.extend(self.inbox.take(data))
 
     def wait_idle(self, timeout: float = LIMIT) -> None:
@@ -335,7 +337,7 @@ class Bench:
             problem.add_note(f"the job is {self.job(job)}")
             raise
 
-    def wait_until(self, there: Any, what: str = "it", *, timeout: float = LIMIT) -> Any:
+    def wait_until(self, there: Any, what: str = "the condition", *, timeout: float = LIMIT) -> Any:
         """Wait until `there()` is true; return its value. It is checked when a job moves, and twice a second."""
         until = time.monotonic() + timeout
         while True:
@@ -344,7 +346,7 @@ class Bench:
             left = until - time.monotonic()
             if left <= 0:
                 tails = "\n".join(child.log() for child in self.children)
-                raise TimeoutError(f"{what} was not to be seen within {timeout} s; the logs:\n{tails}")
+                raise TimeoutError(f"waited {timeout} s for {what}; the logs:\n{tails}")
             for _ in self.connection.notifies(timeout=min(left, GLANCE), stop_after=1):
                 pass
 

@@ -58,7 +58,7 @@ def test_wait_arrival_times_out_and_names_the_missing_label(gate: Gate):
 def test_wait_gone_times_out_while_the_handler_waits(gate: Gate):
     with handler("a", "") as child:
         arrival = gate.wait_arrival()
-        with pytest.raises(TimeoutError, match="still stands"):
+        with pytest.raises(TimeoutError, match="still waits"):
             arrival.wait_gone(timeout=0.05)
         child.kill()
 

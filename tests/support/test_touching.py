@@ -13,7 +13,7 @@ from tests.support.touching import touches
 def test_undeclared_test_cannot_create_a_server(request: pytest.FixtureRequest):
     assert not touches(request.node)
     assert not postgres.told
-    with pytest.raises(RuntimeError, match="does not say so"):
+    with pytest.raises(RuntimeError, match="without declaring it"):
         postgres.Cluster()
 
 

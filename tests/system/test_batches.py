@@ -79,7 +79,7 @@ def test_jobs_behind_a_long_job_are_released_although_the_supervisor_loses_its_s
         holder.execute("LOCK TABLE public.held")
         before, long, *behind = load(stage, "", "long", "", "")
         arrival = gate.wait_arrival("long")
-        stage.wait(lambda: stage.connection.execute(waiting).fetchone(), "the letter that relieves it")
+        stage.wait(lambda: stage.connection.execute(waiting).fetchone(), "the request that releases the jobs behind it")
         stage.connection.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM ({waiting}) AS parent").fetchone()
     stage.wait_all(behind, "ready")
     stage.wait_state(before, "completed")
@@ -149,7 +149,7 @@ def test_worker_death_while_outcomes_are_being_written_repeats_no_finished_job(s
         gone = "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
         stage.wait(
             lambda: stage.connection.execute(gone, [backend]).fetchone(),
-            "the end of its session, and of what that had sent",
+            "the end of its session and of the statement that it had sent",
         )
         holder.rollback()
         stage.wait_state(first, "completed")

@@ -66,7 +66,7 @@ def test_hosts_clock_that_jumps_by_a_day_ends_no_job_and_starts_none_early(stage
         beats = stage.run("SELECT id, beat_at FROM jobherd.supervisors ORDER BY id")
         stage.wait(
             lambda: all(now > before for (_, before), (_, now) in zip(beats, stage.run("SELECT id, beat_at FROM jobherd.supervisors ORDER BY id"), strict=True)),
-            "a beat of both",
+            "a renewal by both supervisors",
             limit=LIMIT,
         )  # fmt: skip
         for job, arrival in zip(jobs, arrivals, strict=True):
@@ -111,7 +111,7 @@ def test_database_clock_that_jumps_makes_no_live_supervisor_lose_jobs_or_run_any
                 looked = stage.call("SELECT clock_timestamp()")
                 stage.wait(
                     lambda: stage.call(RESTING, looked) == len(fleets),
-                    "maintenance processes that have looked and do other things",
+                    "maintenance processes that have checked for due jobs",
                     limit=LIMIT,
                 )
                 for jump in (3600.0, 0.0):

@@ -90,7 +90,7 @@ def test_killed_maintenance_process_is_replaced_and_due_jobs_still_run(stage: St
     stage.wait_state(job, "completed")
     stage.wait(
         lambda: fleet.maintenance() != maintenance,
-        "the word of the new one, which the parent says after it has woken a worker for the job",
+        "the log line of the new maintenance process, which follows the wake of a worker for the job",
     )
 
 

@@ -25,12 +25,12 @@ def test_job_of_a_process_whose_registration_is_deleted_runs_again_and_completes
     first = gate.wait_arrival("a")
     stage.run(f"DELETE FROM jobherd.{rows}")
     # Only the first attempt: a second may follow before the test looks, see below.
-    stage.wait(lambda: [one["outcome"] for one in stage.attempts(job)][:1] == ["lost"], "it to be given back")
+    stage.wait(lambda: [one["outcome"] for one in stage.attempts(job)][:1] == ["lost"], "the release of the job")
     first.open("late")
     second = gate.wait_arrival("a")
     for _ in range(3):  # orphan checks, each of which would reclaim the job of an unregistered process
         beats = stage.call("SELECT max(beat_at) FROM jobherd.supervisors")
-        stage.wait(lambda beats=beats: stage.call("SELECT max(beat_at) FROM jobherd.supervisors") != beats, "a beat")
+        stage.wait(lambda beats=beats: stage.call("SELECT max(beat_at) FROM jobherd.supervisors") != beats, "a renewal")
     if len(stage.attempts(job)) > 1:  # claimed and started in the same exchange that notified the old process
         second.open("late too")
         second = gate.wait_arrival("a")

@@ -180,7 +180,7 @@ def test_drain_ends_although_another_session_keeps_a_table_locked(stage: Stage, 
         assert fleet.wait_exit(300) == 0, fleet.text()  # several statements time out one after the other
         fleet.wait_gone(60)
     ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'jobherd:%%'"
-    stage.wait(lambda: not stage.call(ours), "the end of their sessions: one may yet write what it was told before")
+    stage.wait(lambda: not stage.call(ours), "the end of their sessions: one may still execute an earlier statement")
     again = stage.run_fleet(workers=1)
     if stage.state(job) != "completed":  # the outcome may have been recorded as soon as the lock was released
         gate.wait_arrival("cut").open("again")

@@ -60,13 +60,13 @@ def test_jobs_continue_during_a_flood_of_the_metrics_which_answer_when_it_has_en
         for _ in range(5):
             stage.wait_all([stage.enqueue("t:spin", '{"seconds": 0.002}') for _ in range(40)], "completed")
             flood.wait(1)  # the flood has not stopped meanwhile
-            stage.wait(lambda: lives(address), "who asks for its health to be heard among them")
+            stage.wait(lambda: lives(address), "an answer to a health check during the flood")
             most = max(most, len(os.listdir(f"/proc/{web}/fd")))
             largest = max(largest, procfs.rss(web))
     assert most <= files + Limits().connections + 8, "includes connections that are being opened or closed"
     assert largest <= memory + GROWTH
     assert [fetch(address, path)[0] for path in ("/livez", "/readyz", "/metrics")] == [200] * 3
-    stage.wait(lambda: len(os.listdir(f"/proc/{web}/fd")) <= files, "its files to be closed")
+    stage.wait(lambda: len(os.listdir(f"/proc/{web}/fd")) <= files, "the files of the connections to be closed")
     assert (web_of(fleet), fleet.workers()) == (web, before)
     assert not fleet.said(lambda event: event.get("level") in ("error", "critical"))
     assert stage.run("SELECT DISTINCT attempts FROM jobherd.history") == [(1,)]

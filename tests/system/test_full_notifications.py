@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(
     programs().major < 17,
-    reason="before PostgreSQL 17 nobody can make the queue smaller than 8 GB, and filling those takes minutes",
+    reason="before PostgreSQL 17 the queue cannot be smaller than 8 GB, and filling it takes minutes",
 )
 PAGES = 64
 """The smallest size of the queue, in pages of 8 kB."""
@@ -97,7 +97,7 @@ def test_full_notification_queue_loses_no_job_and_blocks_none(tmp_path: Path, ga
             jobs = {label: stage.enqueue(kind, f'{{"label": "{label}"}}') for label, kind in kinds.items()}
             arrivals = {label: gate.wait_arrival(label) for label in jobs}
             waiter = aside.submit(client.wait, jobs["ends"], LIMIT)
-            stage.wait(lambda: stage.call(WAITED_FOR), "somebody to wait for it")
+            stage.wait(lambda: stage.call(WAITED_FOR), "the client's wait for the job")
             stranger.fill()
             with (
                 psycopg.connect(dsn, autocommit=True) as refused,
@@ -125,7 +125,7 @@ def test_full_notification_queue_loses_no_job_and_blocks_none(tmp_path: Path, ga
             stage.run("SELECT jobherd.pause('other')")
             stage.run("SELECT jobherd.resume('other')")
             before = stage.run(BEATEN)
-            stage.wait(lambda: stage.run(BEATEN) > before, "another beat")
+            stage.wait(lambda: stage.run(BEATEN) > before, "another renewal of the lease")
             answer = jobherd("doctor", "--json", dsn=dsn)
             assert (answer.code, answer.err) == (1, "")
             assert any("queue of notifications is 100% full" in found["text"] for found in answer.json["findings"])

@@ -85,7 +85,7 @@ def test_limited_job_starts_after_another_job_crashes_or_drains_in_another_queue
     first = stage.enqueue("t:once", '{"label": "first"}', queue="one")
     arrival = gate.wait_arrival("first")
     second = stage.enqueue("t:once", '{"label": "second"}', queue="two")
-    stage.wait(lambda: stage.call(parked) == 1, "the second job has been met, and stands aside")
+    stage.wait(lambda: stage.call(parked) == 1, "the second job to be parked")
     os.kill(arrival.pid, signal.SIGKILL)
     arrival = gate.wait_arrival(
         "second"
@@ -93,7 +93,7 @@ def test_limited_job_starts_after_another_job_crashes_or_drains_in_another_queue
     assert stage.state(first) == "failed"
 
     third = stage.enqueue("t:once", '{"label": "third"}', queue="one")
-    stage.wait(lambda: stage.call(parked) == 1, "the third stands aside")
+    stage.wait(lambda: stage.call(parked) == 1, "the third job to be parked")
     other.signal(signal.SIGTERM)
     other.wait_log("draining")
     arrival.open()
@@ -108,7 +108,7 @@ def test_max_running_of_a_handler_limits_its_jobs(stage: Stage, gate: Gate):
     fleet = stage.run_fleet(workers=2, handlers=stage.write("own.py", OWN), poll="300s")
     jobs = [stage.enqueue("own:rare", f'{{"label": "{label}"}}') for label in ("first", "second")]
     arrival = gate.wait_arrival("first")
-    stage.wait(lambda: stage.call("SELECT count(*) FROM jobherd.parked") == 1, "the second stands aside")
+    stage.wait(lambda: stage.call("SELECT count(*) FROM jobherd.parked") == 1, "the second job to be parked")
     arrival.open()
     gate.wait_arrival("second").open()
     stage.wait_all(jobs, "completed")

@@ -39,7 +39,7 @@ import jobherd.workers.run.hooks
 from jobherd import Child, before_claim, handler, on_child_exit
 from tests.support.gate import at_gate
 
-jobherd.workers.run.hooks.LIMIT = 0.5  # a tenth of what it is: who waits for it has nothing to learn meanwhile
+jobherd.workers.run.hooks.LIMIT = 0.5  # a tenth of the default, so that the test waits less
 
 def sit() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

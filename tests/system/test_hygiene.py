@@ -94,7 +94,7 @@ def test_thirty_dead_workers_leave_no_file_no_zombie_and_no_row(stage: Stage):
     with open(f"/proc/{fleet.pid}/task/{fleet.pid}/children", encoding="ascii") as file:
         assert len(file.read().split()) == 3, "two workers, the maintenance process, and no zombie"
     assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1, "the supervisor has one thread"
-    stage.wait(lambda: stage.count("children") == 3, "the last of the dead to be buried")
+    stage.wait(lambda: stage.count("children") == 3, "the rows of the last dead processes to be deleted")
     assert fleet.stop() == 0
 
 

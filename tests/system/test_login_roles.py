@@ -44,7 +44,7 @@ def login(database):
 
 
 @pytest.mark.parametrize("kind", ["l:gate", "l:moved"])
-@pytest.mark.parametrize("hardened", [False, True], ids=["may end its sessions", "may not"])
+@pytest.mark.parametrize("hardened", [False, True], ids=["may end its sessions", "may not end its sessions"])
 def test_job_of_a_killed_worker_runs_again_with_and_without_pg_terminate_backend(
     database, login, tmp_path, gate: Gate, kind, hardened
 ):

@@ -63,11 +63,11 @@ def namespace() -> None:
         done = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False)
     except FileNotFoundError:
         pytest.skip(
-            "there is no unshare (util-linux), and a handler that kills all it can is run in a namespace or not at all"
+            "unshare (util-linux) is not installed, and a handler that kills all processes may only run in a namespace"
         )
     if done.returncode:
         pytest.skip(
-            f"no namespace of process ids can be made here, and such a handler is run in one or not at all: {done.stderr.decode()}"
+            f"no namespace of process ids can be created here, and a handler that kills all processes may only run in one: {done.stderr.decode()}"
         )
 
 

@@ -102,7 +102,7 @@ def test_metrics_equal_the_rows_when_no_job_runs(stage: Stage, gate: Gate):
     stage.wait_state(running, "completed")
     # Each dead process is replaced, some after a backoff. Values about processes are current after the next
     # turn of the loop.
-    stage.wait(lambda: turn(fleet) or respawned(scrape(address)), "as many successors as deaths")
+    stage.wait(lambda: turn(fleet) or respawned(scrape(address)), "as many replacements as deaths")
 
     found = scrape(address)
     told: dict[tuple[str, str], int] = {}

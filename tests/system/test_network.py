@@ -103,7 +103,7 @@ def test_supervisor_polls_while_listen_is_rejected_and_listens_once_it_is_accept
     beats: set[object] = set()
     stage.wait(
         lambda: beats.update(stage.run("SELECT max(beat_at) FROM jobherd.supervisors")) or len(beats) >= BEATS,
-        "some beats",
+        "several renewals",
     )
     stage.wait_state(stage.enqueue("t:noop"), "completed")
     assert scrape(address)["jobherd_listening"][()] == 0
@@ -111,13 +111,13 @@ def test_supervisor_polls_while_listen_is_rejected_and_listens_once_it_is_accept
     assert network.count("opened", PARENT) == 1, "the same session"
     stage.wait(
         lambda: not stage.run("SELECT id FROM jobherd.supervisors WHERE id = %s", dead),
-        "a takeover all the same, a lease after its start",
+        "a reclaim without LISTEN, one lease after the start",
     )
     assert len(fleet.said("rejects LISTEN")) == 1
     assert not fleet.said("rejected a statement")
     network.heal()
     fleet.wait_log("the server accepts LISTEN again")
-    stage.wait(lambda: scrape(address)["jobherd_listening"][()] == 1, "it to hear itself")
+    stage.wait(lambda: scrape(address)["jobherd_listening"][()] == 1, "the supervisor to listen again")
     assert len(network.names()) > 1
     assert network.count("opened", PARENT) == 1
     assert len(fleet.said("rejects LISTEN")) == 1
@@ -245,7 +245,7 @@ def test_nothing_is_done_twice_when_the_supervisor_loses_an_answer_after_the_com
     arrival = gate.wait_arrival("running")
     lose(network, "@beat:")
     network.wait_hit(more_than=hits + 1)
-    stage.wait(lambda: network.names() and fleet.said("the database is there")[-1], "it to be back")
+    stage.wait(lambda: network.names() and fleet.said("the database is there")[-1], "the supervisor to reconnect")
     arrival.open("undisturbed")
     assert stage.wait_state(running, "completed")["attempts"] == 1
     assert stage.run("SELECT id FROM jobherd.supervisors") == [us]
@@ -293,9 +293,9 @@ def test_every_process_reconnects_when_the_databases_host_name_gets_another_addr
     try:
         done = subprocess.run([*HOSTS, hosts, "true"], capture_output=True, check=False)
     except FileNotFoundError:
-        pytest.skip("there is no unshare (util-linux)")
+        pytest.skip("unshare (util-linux) is not installed")
     if done.returncode:
-        pytest.skip(f"no file of host names of one's own can be had here: {done.stderr.decode()}")
+        pytest.skip(f"no private file of host names can be mounted on this host: {done.stderr.decode()}")
     with Network(stage.dsn) as old, Network(stage.dsn, address="127.0.0.2", port=old.port) as new:
         fleet = stage.run_fleet(
             dsn=old.at("database.invalid"),

@@ -88,7 +88,10 @@ def rests(pid: int) -> int:
 def let_try(stage: Stage, *pids: int) -> None:
     """Wait until each process, which only tries to reconnect, has failed and waited several times, or has ended."""
     before = {pid: rests(pid) for pid in pids}
-    stage.wait(lambda: all(not seen <= rests(pid) < seen + RESTS for pid, seen in before.items()), "them to try again")
+    stage.wait(
+        lambda: all(not seen <= rests(pid) < seen + RESTS for pid, seen in before.items()),
+        "several attempts to reconnect by each process",
+    )
 
 
 @pytest.mark.parametrize("spare", SPARE)

@@ -101,7 +101,7 @@ def test_host_name_lookup_that_cannot_fork_is_retried_while_the_workers_continue
         words = "the system refuses a process to look up a host name: Resource temporarily unavailable"
         fleet.wait_log(words, after=mark)
         refused = limit.refused()
-        stage.wait(lambda: limit.refused() > refused + 3, "it to be tried again")
+        stage.wait(lambda: limit.refused() > refused + 3, "further attempts to start the process")
         stage.wait_all([stage.enqueue("t:noop") for _ in range(5)], "completed")
         limit.lift()
         fleet.wait_log("the database is there", after=mark)

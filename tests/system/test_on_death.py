@@ -74,7 +74,7 @@ def test_on_death_hook_is_called_once_for_each_job_that_died_with_its_process(st
     fleet = stage.run_fleet(handlers=stage.write("work.py", MOURNING), workers=2, poll="300s")
     job = stage.enqueue("d:dies", '{"how": "exit"}', queue="media")
     stage.wait_state(job, "failed")
-    stage.wait(lambda: len(lines(said)) == 2, "both deaths to be told")
+    stage.wait(lambda: len(lines(said)) == 2, "hooks for both deaths")
     payload = {"how": "exit"}
     assert lines(said) == [
         f"death {job} d:dies media 1 1 {payload} exit retry",
@@ -84,7 +84,7 @@ def test_on_death_hook_is_called_once_for_each_job_that_died_with_its_process(st
     os.kill(gate.wait_arrival("x").pid, signal.SIGKILL)
     gate.wait_arrival("x").open()
     stage.wait_state(killed, "completed")
-    stage.wait(lambda: len(lines(said, f"death {killed} ")) == 1, "the death by SIGKILL to be told")
+    stage.wait(lambda: len(lines(said, f"death {killed} ")) == 1, "the hook for the death by SIGKILL")
     assert "signal retry" in lines(said)[-1]
     assert fleet.stop() == 0
     assert len(lines(said)) == 3, "the hook is called once for each death"
@@ -107,7 +107,7 @@ def test_on_death_hook_that_raises_or_hangs_is_logged_and_later_deaths_still_cal
     # The same maintenance process still calls the hooks for deaths that wait behind this one or come later.
     job = stage.enqueue("d:dies", '{"how": "abort"}')
     stage.wait_state(job, "failed")
-    stage.wait(lambda: len(lines(said, f"death {job} ")) == 2, "the next deaths to be told")
+    stage.wait(lambda: len(lines(said, f"death {job} ")) == 2, "hooks for the next deaths")
     assert fleet.maintenance() == maintenance
     [(pid, parent)] = [line.split()[1:] for line in lines(said, "hangs")]
     assert int(parent) == maintenance

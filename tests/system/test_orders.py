@@ -35,7 +35,7 @@ def test_supervisor_executes_fleet_commands_and_reports_its_state(stage: Stage, 
         facts = stage.call("SELECT facts FROM jobherd.supervisors")
         return None if facts["children"][0]["state"] == "computing" else facts
 
-    facts = stage.wait(told, "its worker to be seen asleep at the gate")
+    facts = stage.wait(told, "a report that shows the worker blocked at the gate")
     worker = facts["children"][0]
     assert (worker["pid"], worker["state"], worker["job"], worker["job_kind"]) == (
         arrival.pid,

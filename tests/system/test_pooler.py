@@ -50,7 +50,7 @@ def test_jobs_complete_once_although_the_pooler_and_a_worker_are_killed(
             fleet.wait_log("it must be in session mode", limit=LONG)
         # A process that loses its prepared statements reconnects, and its backend is recorded again.
         own = "SELECT DISTINCT backend_pid FROM jobherd.children"
-        stage.wait(lambda: stage.run(own) == [(0,)], "none of its backends to be a child's own", limit=LONG)
+        stage.wait(lambda: stage.run(own) == [(0,)], "backends that are recorded as shared", limit=LONG)
         jobs = [
             row[0]
             for row in stage.run(
@@ -62,7 +62,7 @@ def test_jobs_complete_once_although_the_pooler_and_a_worker_are_killed(
         # its answer.
         sleepers = "SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND objid <> 0"
         if listens:
-            stage.wait(lambda: stage.run(sleepers) == [(1,)], "it to sleep again, after so many jobs", limit=LONG)
+            stage.wait(lambda: stage.run(sleepers) == [(1,)], "the workers to be idle again after the jobs", limit=LONG)
         else:
             assert stage.run(sleepers) == [(0,)]
         kept, torn = (stage.enqueue("t:gate", f'{{"label": "{label}"}}') for label in ("kept", "torn"))

@@ -110,7 +110,7 @@ def test_rate_limit_set_by_hand_overrides_the_rate_that_a_handler_declares(stage
     assert stage.run("SELECT name, rate, burst, rated_by FROM jobherd.limits") == [("own:api", "3/s", 2, "@handler")]
     stage.run("SELECT jobherd.limit(kind => 'own:api', rate => '1/d')")
     last = stage.enqueue("own:api", '{"label": "never"}')
-    stage.wait(lambda: stage.call("SELECT count(*) FROM jobherd.parked") == 1, "the last one stands aside")
+    stage.wait(lambda: stage.call("SELECT count(*) FROM jobherd.parked") == 1, "the last job to be parked")
     assert stage.state(last) == "ready"
     stage.run("SELECT jobherd.limit(kind => 'own:api')")
     gate.wait_arrival("never").open()

@@ -121,7 +121,7 @@ def make_up(stage: Stage, away: float, most: int) -> None:
     most: ticks that `misfire="all"` runs at most.
     """
     last = "SELECT min(last_at) > clock_timestamp() - interval '12 min' FROM jobherd.schedules"
-    stage.wait(lambda: stage.call(last), "what was missed is decided", limit=LIMIT)
+    stage.wait(lambda: stage.call(last), "decisions about the missed ticks", limit=LIMIT)
     stage.wait(
         lambda: not stage.call("SELECT count(*) FROM jobherd.jobs WHERE state <> 'completed'"), "its jobs", limit=LIMIT
     )
@@ -163,7 +163,7 @@ def test_misfire_policy_decides_the_ticks_missed_in_a_sleep_and_in_an_outage(tmp
                     lambda: (
                         stage.call("SELECT count(*) FROM jobherd.schedules WHERE next_at IS NOT NULL") == len(NAMES)
                     ),
-                    "a plan of each",
+                    "a next tick of each schedule",
                     limit=LIMIT,
                 )
                 land(clock, 3 * HOUR)  # a laptop that slept: its processes did not run meanwhile

@@ -73,7 +73,7 @@ def test_killed_server_stops_only_its_own_queues(tmp_path: Path, gate: Gate):
             mail.wait_more(first, 20)
 
             servers[0].kill()
-            second.wait(lambda: mail.failed > 0, "a producer to notice", limit=LIMIT)
+            second.wait(lambda: mail.failed > 0, "an error in a producer", limit=LIMIT)
             other.wait_more(second, 50)
             meanwhile = other.acknowledged[-50:]
             second.wait_all(meanwhile, "completed", limit=LIMIT)

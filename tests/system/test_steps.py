@@ -173,7 +173,7 @@ def test_child_process_exits_on_sigterm_before_it_has_signal_handlers(stage: Sta
         wait_for_exit(pid)
     job = stage.enqueue("t:noop")
     assert stage.wait_state(job, "completed")["attempts"] == 1
-    stage.wait(lambda: len(set(fleet.workers().values()) - set(newborn)) == 2, "their successors")
+    stage.wait(lambda: len(set(fleet.workers().values()) - set(newborn)) == 2, "the replacement workers")
     assert not fleet.said("got SIG"), "the supervisor got none of these signals"
     # An immediate exit does not wait for a child process that never continues.
     last = points.hold("child.born")
@@ -198,7 +198,7 @@ def test_supervisor_handles_signals_while_a_child_process_is_just_forked(stage: 
         assert fleet.said(f"pid {pid}, booting")
         held.let_go()
         fleet.wait_log("reloaded: every worker runs the new code", count=number + 1)
-        stage.wait(lambda: len(fleet.workers()) == 1, "the worker of the old code to leave")
+        stage.wait(lambda: len(fleet.workers()) == 1, "the worker of the old code to exit")
     held = points.hold("child.forked")
     os.kill(next(iter(fleet.workers().values())), signal.SIGKILL)
     held.wait()
@@ -309,7 +309,7 @@ def test_supervisor_that_gets_sigterm_while_it_registers_leaves_no_registration(
         stage.wait(lambda: stage.run(REGISTERING), "a supervisor whose registration waits")
         fleet.signal(signal.SIGTERM)
         leaving.wait()
-    stage.wait(lambda: stage.count("supervisors"), "the registration of one that leaves")
+    stage.wait(lambda: stage.count("supervisors"), "the registration of a supervisor that exits")
     leaving.let_go()
     assert fleet.wait_exit() == 0
     fleet.wait_gone()

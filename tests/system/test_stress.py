@@ -25,7 +25,7 @@ INTERRUPTED = """
 import signal, time
 from jobherd import handler
 
-signal.signal(signal.SIGURG, lambda *_: None)  # what nobody handles breaks nothing off
+signal.signal(signal.SIGURG, lambda *_: None)  # without a handler, the signal would interrupt no call
 signal.siginterrupt(signal.SIGURG, True)
 
 @handler("t:brief")
@@ -72,7 +72,7 @@ def test_sixty_child_processes_killed_at_random_moments_leave_nothing_behind(sta
             seen.add(pid)
             with suppress(ProcessLookupError):  # it was dying already
                 os.kill(pid, dice.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)))
-        stage.wait(lambda: set(children_of(fleet.pid)) - seen, "somebody new", limit=60)
+        stage.wait(lambda: set(children_of(fleet.pid)) - seen, "a new child process", limit=60)
     stage.wait_all(jobs, "completed", "failed", limit=60)
     at_rest(stage, fleet, descriptors, 3)
     assert len(os.listdir(f"/proc/{fleet.pid}/task")) == 1
@@ -114,7 +114,7 @@ def test_hundreds_of_random_signals_leave_the_supervisor_as_it_was(stage: Stage)
     wait_heard(fleet)  # a late answer to these signals must not count as an answer to the next one
     stage.wait(
         lambda: len(children_of(fleet.pid)) == 1 or fleet.signal(signal.SIGTTOU),
-        "nobody but the maintenance process",
+        "only the maintenance process",
         limit=60,
     )
     wait_heard(fleet)

@@ -49,7 +49,7 @@ def test_handler_stuck_in_c_with_signals_blocked_is_killed_with_its_child_proces
         "never noticed",
         str(bystander.pid),
     )
-    stage.wait(lambda: len(fleet.workers()) == 2, "its successor")
+    stage.wait(lambda: len(fleet.workers()) == 2, "the replacement worker")
 
 
 @pytest.mark.promise("A48")

@@ -8,9 +8,7 @@ import pytest
 from tests.faults.tls import fork_often
 from tests.support.secure import can_speak_tls, secured
 
-pytestmark = pytest.mark.skipif(
-    not can_speak_tls(), reason="the PostgreSQL under test has no TLS: make test-pg15 has one"
-)
+pytestmark = pytest.mark.skipif(not can_speak_tls(), reason="the PostgreSQL under test has no TLS: use make test-pg15")
 
 
 @pytest.mark.server

@@ -109,7 +109,7 @@ def test_jobs_wait_while_the_server_has_no_transaction_ids_and_then_complete(tmp
             )  # with a long lease: after its expiry, a fleet command is rejected before the write
         processes = {child for fleet in fleets for child in children_of(fleet.pid)} - {dying.pid}
         try:
-            stage.wait(lambda: stage.run(FROZEN) == [(True,)], "autovacuum to be through", limit=180)
+            stage.wait(lambda: stage.run(FROZEN) == [(True,)], "autovacuum to finish", limit=180)
             marks, said = [len(fleet.log) for fleet in fleets], cluster.log.stat().st_size
             burn(dsn)
             ending.open("kept")
@@ -129,7 +129,7 @@ def test_jobs_wait_while_the_server_has_no_transaction_ids_and_then_complete(tmp
             assert any("the server stops taking writes" in found["text"] for found in answer.json["findings"]), (
                 "checks that cannot run hide no finding"
             )
-            stage.wait(lambda: stage.call(LAPSED) == 2, "both leases to lapse")
+            stage.wait(lambda: stage.call(LAPSED) == 2, "both leases to expire")
             stage.wait(
                 lambda: cluster.log.read_bytes()[said:].count(b"not accepting commands") >= 20, "twenty refusals"
             )

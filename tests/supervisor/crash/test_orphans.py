@@ -43,7 +43,7 @@ def test_process_that_is_just_starting_a_program_is_checked_again(monkeypatch: p
         assert marked.pid in strays.end(), "classified as unrelated, the orphan would never be killed"
 
 
-@pytest.mark.parametrize("others", [True, False], ids=["beside children of others", "alone"])
+@pytest.mark.parametrize("others", [True, False], ids=["with unrelated children", "without unrelated children"])
 def test_unmarked_orphan_is_killed_only_if_no_unrelated_process_can_be_inherited(
     monkeypatch: pytest.MonkeyPatch, *, others: bool
 ):

@@ -178,7 +178,7 @@ def test_failed_statement_leaves_no_payload_in_the_log(place: Path):
     assert "s3cret" not in log
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root needs another user")
+@pytest.mark.skipif(not IS_ROOT, reason="only a server started by root runs as another user")
 def test_server_started_by_root_runs_as_an_unused_user_and_changes_no_folder_modes(place: Path):
     folders = [place, *place.parents]
     before = [folder.stat().st_mode for folder in folders]
@@ -224,7 +224,9 @@ def test_server_started_by_an_ordinary_user_runs_as_that_user():
         assert in_child(use) == 0
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root runs it as a user who may be unable to read the programs")
+@pytest.mark.skipif(
+    not IS_ROOT, reason="only a server started by root runs as a user who may be unable to read the programs"
+)
 def test_programs_in_a_private_folder_are_copied_to_a_readable_folder(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -35,7 +35,7 @@ def drink(fd: int, wanted: int, voice: LogStream) -> bytes:
     return said
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket", "a pipe of somebody else's"])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "a pipe of another user"])
 def test_stopped_reader_does_not_block_and_gets_all_kept_lines_later(kind, monkeypatch):
     monkeypatch.setattr("jobherd.supervisor.observe.log_stream.MOST", 16_384)
     if kind == "socket":
@@ -43,7 +43,7 @@ def test_stopped_reader_does_not_block_and_gets_all_kept_lines_later(kind, monke
         reading, writing = one.detach(), other.detach()
     else:
         reading, writing = os.pipe()
-    if kind == "a pipe of somebody else's":
+    if kind == "a pipe of another user":
         monkeypatch.setattr(LogStream, "_sender", lambda _self, fd: lambda data: _write_if_free(fd, data))
     voice = LogStream(writing)
     for number in range(LINES):

@@ -139,7 +139,7 @@ def test_producers_notify_until_every_worker_has_been_busy_for_a_while():
     assert not wants_notify(story.fleet, story.now + BUSY)
 
 
-@pytest.mark.parametrize("w1", [(True, 4), (False, 4)], ids=["is idle", "has been idle since the last look"])
+@pytest.mark.parametrize("w1", [(True, 4), (False, 4)], ids=["is idle", "was idle since the last read"])
 def test_idle_worker_restarts_the_time_until_notifications_end(w1):
     story = Story().up()
     looked(story, w0=(False, 0), w1=(False, 3))

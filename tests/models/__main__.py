@@ -64,12 +64,12 @@ def variants(model: Path) -> list[Variant]:
         flags = tuple(words.split())
         if what == "breaks":
             if len(flags) < 2 or flags[-1] not in named:
-                raise SearchError(f"{model.name}: which property must fail with {' '.join(flags)}?")
+                raise SearchError(f"{model.name}: name the property that must fail with {' '.join(flags)}")
             found.append(Variant(model, flags[:-1], fails=flags[-1]))
         else:
             found.append(Variant(model, flags, wide=what == "wide"))
     if not any(one.fails for one in found) or all(one.fails for one in found):
-        raise SearchError(f"{model.name}: it must say what holds and what breaks it")
+        raise SearchError(f"{model.name}: the header must list checks that hold and checks that break a property")
     return found
 
 
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> int:
     """
     if shutil.which("spin") is None or shutil.which("cc") is None:
         print(
-            "The models were not checked: there is no spin here, or no cc (on Debian: apt-get install spin gcc libc6-dev)."
+            "The models were not checked: spin or cc is not installed. On Debian, run apt-get install spin gcc libc6-dev."
         )
         return 0
     names = [name for name in arguments if name != "--wide"]

@@ -15,7 +15,7 @@ QUICK = [variant for model in ("claim", "slot") for variant in variants(FOLDER /
 
 
 @pytest.mark.skipif(
-    shutil.which("spin") is None or shutil.which("cc") is None, reason="there is no spin here, or no cc: make spin"
+    shutil.which("spin") is None or shutil.which("cc") is None, reason="spin or cc is not installed: make spin"
 )
 @pytest.mark.parametrize("variant", QUICK, ids=lambda one: " ".join([one.model.stem, *one.flags]))
 def test_design_holds_and_fails_without_any_one_of_its_guards(variant: Variant):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,7 +142,9 @@ def test_post_mortem_names_the_cause_of_death_and_the_line_that_was_executing(st
     assert "main thread (most recent call last):" in rows["stubborn"]["history"][-1]["traceback"]
 
 
-def test_post_mortem_of_an_out_of_memory_kill_names_the_cause_and_the_limit(stage: Stage, gate: Gate, confined: int):
+def test_post_mortem_tells_an_out_of_memory_kill_from_a_kill_by_another_process(
+    stage: Stage, gate: Gate, confined: int
+):
     place = stage.write("dying.py", DYING)
     stage.run_fleet(workers=1, handlers=place)
     job = stage.enqueue("p:eats")
@@ -151,6 +154,15 @@ def test_post_mortem_of_an_out_of_memory_kill_names_the_cause_and_the_limit(stag
     assert (report["signal"], report["cause"], report["oom"]) == ("SIGKILL", "oom", True)
     assert (report["memory"]["limit"], report["memory"]["oom_kills"]) == (confined, 1)
     assert f"of {confined >> 20} MiB allowed by its control group, while it ran p:eats #{job}" in row["error"]
+
+    held = stage.enqueue("p:holds")
+    os.kill(gate.wait_arrival("holds").pid, signal.SIGKILL)
+    gate.wait_arrival("holds").open("again")
+    death = stage.wait_state(held, "completed")["history"][0]
+    report = death["post_mortem"]
+    assert (report["signal"], report["cause"], report["oom"]) == ("SIGKILL", "signal", False)
+    assert report["memory"]["oom_kills"] == 1, "the only out-of-memory kill explains the death before this one"
+    assert "died of SIGKILL (not sent by the supervisor)" in death["error"]
 
 
 def test_out_of_memory_kill_of_one_worker_spares_the_others_and_its_job_runs_again(

@@ -35,7 +35,8 @@ def test_cancel_interrupts_a_running_job_at_once(stage: Stage, gate: Gate):
 
 @pytest.mark.promise("B51")
 def test_cancel_request_without_a_notification_is_found(stage: Stage, gate: Gate):
-    stage.run_fleet(workers=1, lease="600s")  # renewals, which also look for requests, are far apart
+    # Renewals, which also look for requests, are far apart, and so are polls: only the check of each second finds it.
+    stage.run_fleet(workers=1, lease="600s", poll="300s")
     job = stage.enqueue("t:gate", '{"label": "runs"}')
     arrival = gate.wait_arrival("runs")
     stage.run("INSERT INTO jobherd.cancels (job) VALUES (%s)", job)  # what the function does, without its notification

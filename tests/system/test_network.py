@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
+import threading
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -261,11 +263,15 @@ def vanished() -> Iterator[int]:
     with socket.socket() as server, contextlib.ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
         server.listen(0)
-        for _ in range(8):
-            client = stack.enter_context(socket.socket())
-            client.setblocking(False)
-            client.connect_ex(server.getsockname())
+        _fill(server, stack)
         yield server.getsockname()[1]
+
+
+def _fill(server: socket.socket, stack: contextlib.ExitStack) -> None:
+    for _ in range(8):
+        client = stack.enter_context(socket.socket())
+        client.setblocking(False)
+        client.connect_ex(server.getsockname())
 
 
 def test_supervisor_reaches_the_second_host_when_the_first_does_not_answer(stage: Stage, network: Network):
@@ -274,6 +280,49 @@ def test_supervisor_reaches_the_second_host_when_the_first_does_not_answer(stage
         fleet = stage.start(dsn=both, workers=1, patience=SOON)
         fleet.wait_ready(1, limit=LONG)
         end(fleet, stage)
+
+
+@contextlib.contextmanager
+def vanishing(port: int) -> Iterator[int]:
+    """Yield a port of this host that passes one connection on to another port, and answers no later one."""
+    with socket.socket() as server, contextlib.ExitStack() as stack:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        threading.Thread(target=_relay_one, args=(server, port, stack), daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def _relay_one(server: socket.socket, port: int, stack: contextlib.ExitStack) -> None:
+    accepted, _ = server.accept()
+    passed_on = socket.create_connection(("127.0.0.1", port))
+    with accepted, passed_on, contextlib.suppress(ConnectionError):
+        _fill(server, stack)
+        other = {accepted: passed_on, passed_on: accepted}
+        while True:
+            for end in select.select(other, [], [])[0]:
+                if not (data := end.recv(65536)):
+                    return
+                other[end].sendall(data)
+
+
+def test_supervisor_acts_on_signals_while_the_first_host_does_not_answer(stage: Stage, network: Network):
+    """The first host answers only the session that checks the schema, before the loop begins.
+
+    If libpq then blocked the loop, it would do so until the kernel gives up.
+    """
+    limits = {"connect_timeout": 600, "tcp_user_timeout": 600_000}
+    with vanishing(network.port) as port:
+        both = make_conninfo(network.dsn, host="127.0.0.1,127.0.0.1", port=f"{port},{network.port}", **limits)
+        fleet = stage.start(dsn=both, workers=1)
+        fleet.wait_log(" starts")
+        # The first report may come before the loop connects. Each later one comes from a later turn of the loop.
+        for count in range(1, 5):
+            fleet.signal(signal.SIGUSR1)
+            fleet.wait_log("1 worker wanted, no database", count=count)
+        network.names()  # reads the events
+        assert network.count("opened", PARENT) == 0, "the second host is not tried yet"
+    fleet.wait_ready(1, limit=LONG)
+    end(fleet, stage)
 
 
 def test_supervisor_exits_on_request_although_the_database_host_does_not_answer(stage: Stage):

@@ -5,9 +5,11 @@ Each test builds a fleet, passes the time as a number, and checks the planned ac
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
-from jobherd.supervisor.policy.actions import Fork
+from jobherd.supervisor.policy.actions import Fork, Kill
 from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE, EXIT_REQUESTED
 from tests.supervisor.policy.story import Story
@@ -24,6 +26,21 @@ def test_slot_rests_longer_after_each_death_without_a_finished_job():
         story.now = story.fleet.slots[0].rest_until
         assert ("Fork", 0) in story.names()
     assert rests == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0])
+
+
+def test_slot_rests_longer_after_each_process_that_was_not_ready_in_time():
+    story = Story(workers=1, spawn_timeout=10.0)
+    slot = story.fleet.slots[0]
+    story.step()
+    rests = []
+    for _ in range(4):
+        assert Kill(slot, signal.SIGKILL) in story.step(10.1)
+        assert story.dies(0).cause == "spawn"
+        rests.append(slot.rest_until - story.now)
+        assert ("Fork", 0) not in story.names()
+        story.now = slot.rest_until
+        assert ("Fork", 0) in story.names()
+    assert rests == pytest.approx([0.1, 0.2, 0.4, 0.8])
 
 
 def test_killed_worker_that_had_finished_jobs_is_always_replaced_at_once():

@@ -878,6 +878,27 @@ MUTANTS = (
         ("tests/system/test_steps.py::test_worker_stuck_at_a_step_of_a_claim_past_the_drain_timeout_costs_no_attempt",),
     ),
     Mutant(
+        "a cancel whose notification was lost waits for the next renewal of the lease",
+        "supervisor/database/cancels.py",
+        "return max(self._at, oldest + EVERY)",
+        'return float("inf")',
+        ("tests/supervisor/database/test_cancels.py",),
+    ),
+    Mutant(
+        "a worker that hangs at import is forked again without a rest",
+        "supervisor/policy/exits.py",
+        'REQUESTED | {"claim_lost",',
+        'REQUESTED | {"spawn", "claim_lost",',
+        ("tests/supervisor/policy/test_exits.py",),
+    ),
+    Mutant(
+        "one kill by the out-of-memory killer explains several deaths",
+        "supervisor/crash/oom.py",
+        "            self._grown.pop()\n",
+        "",
+        ("tests/supervisor/crash/test_oom.py",),
+    ),
+    Mutant(
         "a supervisor that exits does not wait for the answer to its registration",
         "supervisor/database/unregister.py",
         "    exchange(lambda: not lease.underway)\n",

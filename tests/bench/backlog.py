@@ -106,7 +106,7 @@ def main() -> int:
         wanted = given.jobs * given.runs + given.some * given.pairs
         done = many.execute("SELECT count(*) FROM jobherd.history WHERE state = 'completed'").fetchone()[0]
         report.holds("every job was completed", done == wanted, done)
-        report.holds("both supervisors left well", [herd.stop() for herd in herds] == [0, 0])
+        report.holds("both supervisors exited with 0", [herd.stop() for herd in herds] == [0, 0])
     return report.end()
 
 

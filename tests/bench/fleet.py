@@ -71,7 +71,7 @@ def main() -> int:
             wait_until(lambda: is_empty(connection), glance=0.05)
             used = processor(herd.pid) - used
             shares.append(100 * used / ended(connection, start_at)[-1])
-        report.holds("the supervisor left well", herd.stop() == 0)
+        report.holds("the supervisor exited with 0", herd.stop() == 0)
     report.figure("parent at full drain", shares, unit="% of a core", aim=2)
     report.figure("idle fleet, all processes", [100 * idle], unit="% of a core", aim=0.5)
     report.figure("idle fleet", [statements], unit="statements/s", aim=3)

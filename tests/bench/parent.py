@@ -68,13 +68,13 @@ def main() -> int:
             used, took = processor(herd.pid) - used, ended(connection, begun)[-1]
             spy.send_signal(signal.SIGINT)
             said = spy.communicate(timeout=60)[0].decode()
-        report.holds("the supervisor left well", herd.stop() == 0)
+        report.holds("the supervisor exited with 0", herd.stop() == 0)
         seen = stacks.exists() and stacks.stat().st_size > 0
-        report.holds("it was looked at", seen, "" if seen else said[-500:])
+        report.holds("the profiler recorded stacks", seen, "" if seen else said[-500:])
         lines, parts = shares(stacks.read_text() if stacks.exists() else "")
-    report.fact("the parent's share of a core", f"{100 * used / took:.2f} % of {took:.1f} s")
+    report.fact("the supervisor's share of a core", f"{100 * used / took:.2f} % of {took:.1f} s")
     total = sum(lines.values()) or 1
-    report.fact("looks at which it was at work", f"{total:,}")
+    report.fact("samples in which the supervisor ran", f"{total:,}")
     for title, counts in (("by module", parts), ("by function", lines)):
         report.fact(title, "")
         for name, count in counts.most_common(SHOWN):

@@ -110,7 +110,7 @@ def main() -> int:
             " FROM jobherd.history WHERE state = 'completed'",
             [window * WINDOWS, WINDOWS],
         ).fetchall()
-        report.holds("the supervisor left well", herd.stop() == 0)
+        report.holds("the supervisor exited with 0", herd.stop() == 0)
     report.holds("every job was completed", len(waits) == offered, f"{len(waits):,} of {offered:,}")
     report.fact("probes that walked", f"{sum(walks):,} of {len(walks):,}")
     report.spread("claim, first window", probes[0])

@@ -30,7 +30,7 @@ WORK = Path(__file__).with_name("work.py")
 KEYS: Final = (
     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684584 AND mode = 'ShareLock'"
 )
-NONE, BUSY, ASLEEP = "no trigger at all", "trigger, all busy", "trigger, somebody sleeps"
+NONE, BUSY, ASLEEP = "no trigger at all", "trigger, all busy", "trigger, a worker sleeps"
 
 
 def produce(dsn: str, orders: Connection) -> None:
@@ -112,7 +112,7 @@ def main() -> int:
             f"median {at(found, 0.5):,.0f} ({min(found):,.0f} to {max(found):,.0f}), {notified[what]:,} of {commits[what]:,} notified",
         )
     report.holds("a session that commits while a worker sleeps notifies", notified[ASLEEP] == commits[ASLEEP])
-    report.holds("nobody notifies without the trigger", notified[NONE] == 0)
+    report.holds("no session notifies without the trigger", notified[NONE] == 0)
     report.figure(
         "jobs that were notified while all were busy", [100 * notified[BUSY] / commits[BUSY]], unit="%", aim=1
     )

@@ -54,12 +54,12 @@ def main() -> int:
                 drain(connection, given.jobs)
                 draining.append(1e6 * (processor_seconds([herd.pid, cluster.pid]) - before) / given.jobs)
                 counting.append(1e6 * (look() + look()) / given.jobs)
-            report.holds("the supervisor left well", herd.stop() == 0)
+            report.holds("the supervisor exited with 0", herd.stop() == 0)
         while connection.execute(sql.load("maintenance/update_rollup"), {"span": 86400.0, "lag": LAG}).fetchone()[1]:
             continue
         [(counted, kept)] = connection.execute(f"SELECT ({COUNTED}), (SELECT count(*) FROM jobherd.history)").fetchall()
     report.figure("counting a job, against draining it, processor time", counting, draining, unit="us", aim=0.015)
-    report.holds("the rollup holds what the history holds", counted == kept, f"{counted} of {kept}")
+    report.holds("the rollup equals the history", counted == kept, f"{counted} of {kept}")
     return report.end()
 
 

@@ -63,11 +63,11 @@ def lateness(
         ).fetchone()
         assert first > time.time(), "the first job was due before the last one was enqueued"
         time.sleep(first + given.seconds + 1.0 - time.time())
-        report.holds("the supervisor left well", herd.stop() == 0)
+        report.holds("the supervisor exited with 0", herd.stop() == 0)
     rows = connection.execute(LATE, [after]).fetchall()
     late = [row[0] * 1000 for row in rows]
     report.holds(f"all {jobs} jobs ran", len(late) == jobs, len(late))
-    report.holds("none ran before its time", min(late) >= 0, f"{min(late):.3f} ms the earliest")
+    report.holds("no job ran before its time", min(late) >= 0, f"{min(late):.3f} ms the earliest")
     return late
 
 

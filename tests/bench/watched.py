@@ -109,7 +109,7 @@ def main() -> int:
                     if looked_at:
                         with Viewers(url, given.pages) as viewers:
                             watched.append(drain(connection, given.jobs))
-                        report.holds("every page was sent what changed", viewers.read > 0)
+                        report.holds("every page received the changes", viewers.read > 0)
                     else:
                         alone.append(drain(connection, given.jobs))
             report.fact("streams, and bytes sent to them in the last run", f"{viewers.streams}, {viewers.read:,}")

@@ -116,7 +116,7 @@ def start(checks: Checks, made: Stack) -> str:
             lambda which=container: made.engine.inspect(which, "{{.State.Health.Status}}") == "healthy",
             "a healthy container",
         )
-    checks.holds("compose brings both up, healthy", True, f"{time.monotonic() - begun:.0f} s")
+    checks.holds("compose starts both services, and they are healthy", True, f"{time.monotonic() - begun:.0f} s")
     with urllib.request.urlopen(f"http://127.0.0.1:{made.http}/readyz", timeout=30) as answer:
         checks.holds("/readyz through the published port", answer.status == 200, answer.status)
     state, _, result, *_ = made.ended(made.enqueue("seen:parent"))
@@ -136,7 +136,7 @@ def reload(checks: Checks, made: Stack, supervisor: str) -> None:
     wait(lambda: made.ended(made.enqueue("seen:version"))[2] == 2, "the new handlers")
     state, attempts, *_ = made.ended(long)
     checks.holds(
-        "HUP loads new handlers, and a running job goes on", (state, attempts) == ("completed", 1), (state, attempts)
+        "HUP loads new handlers, and a running job continues", (state, attempts) == ("completed", 1), (state, attempts)
     )
 
 
@@ -193,7 +193,7 @@ def memory(checks: Checks, made: Stack) -> None:
         after, *_ = made.ended(made.enqueue("seen:parent"))
         lives = made.engine.inspect("tight", "{{.State.Running}} {{.RestartCount}}")
         checks.holds(
-            "the supervisor lives, the next job runs", (after, lives) == ("completed", "true 0"), (after, lives)
+            "the supervisor survives, the next job runs", (after, lives) == ("completed", "true 0"), (after, lives)
         )
     except BaseException:
         print(made.engine.docker("logs", "tight", check=False).stderr[-4000:], file=sys.stderr)

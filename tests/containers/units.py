@@ -116,7 +116,7 @@ def prepare(checks: Checks, machine: Machine) -> None:
     machine.copy(Path(__file__).with_name("handlers.py"), "/srv/jobherd/handlers.d/seen.py")
     machine.sh(DATABASE)
     found = machine.sh("systemd-analyze verify /etc/systemd/system/jobherd.service", check=False)
-    checks.holds("systemd-analyze verify has nothing to say", "jobherd" not in found, found)
+    checks.holds("systemd-analyze verify prints nothing about jobherd", "jobherd" not in found, found)
     exposed = machine.sh("systemd-analyze --no-pager security jobherd | tail -1", check=False)
     checks.holds("systemd-analyze security: OK", "OK" in exposed, exposed.partition(":")[2].strip())
 
@@ -145,7 +145,7 @@ def reload(checks: Checks, machine: Machine) -> None:
     wait(lambda: machine.ended(machine.enqueue("seen:version"))["result"] == 2, "the new handlers")
     found = machine.ended(long)
     checks.holds(
-        "ExecReload=: new handlers, the same main process, a running job goes on",
+        "ExecReload=: new handlers, the same main process, a running job continues",
         machine.unit("MainPID") == main and (found["state"], found["attempts"]) == ("completed", 1),
         found,
     )
@@ -179,7 +179,7 @@ def memory(checks: Checks, machine: Machine) -> None:
     state, now = machine.unit("ActiveState"), machine.unit("MainPID")
     after = machine.ended(machine.enqueue("seen:parent"))["state"]
     checks.holds(
-        "OOMPolicy=continue: the unit stays, the next job runs",
+        "OOMPolicy=continue: the unit stays active, the next job runs",
         (state, now, after) == ("active", main, "completed"),
         state,
     )

@@ -94,8 +94,8 @@ def main() -> int:
         deaths = connection.execute(
             "SELECT count(*) FROM jobherd.attempts WHERE error_code = 'WORKER_CRASHED'"
         ).fetchone()[0]
-    report.holds("every job ended exactly once, completed", dict(ends) == {"completed": jobs}, ends)
-    report.holds("no job that was through was started again", not repeated, f"{repeated} of {through:,}")
+    report.holds("every job finished exactly once, as completed", dict(ends) == {"completed": jobs}, ends)
+    report.holds("no finished job was started again", not repeated, f"{repeated} of {through:,}")
     starts = [line.split() for line in path_lines if line.startswith("start")]
     if given.plain:
         short = sum(line[-1] == "short" for line in starts)

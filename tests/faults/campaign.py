@@ -124,14 +124,14 @@ class Campaign:
         """
         report = self.report
         self.acknowledged = self._producing.stop()
-        report.holds("everything came to an end", self.audit.wait_all_over(limit))
+        report.holds("every job finished", self.audit.wait_all_over(limit))
         if same:
             families = [herd.children() for herd in self.herds]
             report.holds(
                 "the same processes as before", families == self.families, "" if families == self.families else families
             )
         codes = [herd.stop() for herd in self.herds]
-        report.holds("every supervisor left with 0", not any(codes), codes)
+        report.holds("every supervisor exited with 0", not any(codes), codes)
         lines = [len(herd.events) for herd in self.herds]
         report.fact("lines logged, per supervisor", lines)
         if told is not None:

@@ -62,7 +62,7 @@ def main() -> int:
     given = arguments(__doc__, samples=10_000, kills=30, workers=3, gap=1.0)
     dice = random.Random(given.seed)
     report = Report(
-        f"caps: {HERDS} supervisors with {given.workers} workers each, at least {given.samples:,} looks", given.seed
+        f"caps: {HERDS} supervisors with {given.workers} workers each, at least {given.samples:,} samples", given.seed
     )
     with ground() as (_, dsn), psycopg.connect(dsn, autocommit=True) as connection, contextlib.ExitStack() as stack:
         report.on(dsn)
@@ -93,25 +93,25 @@ def main() -> int:
         seen = looker.stop()
         past = dict(connection.execute("SELECT state, count(*) FROM jobherd.history GROUP BY state").fetchall())
         codes = [herd.stop() for herd in herds]
-        report.fact("looks", f"{len(seen):,}, in {took:.0f} s with {jobs:,} jobs and {kills} kills")
+        report.fact("samples", f"{len(seen):,}, in {took:.0f} s with {jobs:,} jobs and {kills} kills")
         report.fact(
-            "at the cap",
-            f"{sum(queue == QUEUE for queue, _ in seen):,} looks for the queue, {sum(kind == KIND for _, kind in seen):,} for the kind",
+            "at the limit",
+            f"{sum(queue == QUEUE for queue, _ in seen):,} samples for the queue, {sum(kind == KIND for _, kind in seen):,} for the kind",
         )
         report.holds(
-            "no look has seen one too many of the queue",
+            "no sample exceeds the limit of the queue",
             max(queue for queue, _ in seen) <= QUEUE,
             max(queue for queue, _ in seen),
         )
         report.holds(
-            "no look has seen one too many of the kind",
+            "no sample exceeds the limit of the kind",
             max(kind for _, kind in seen) <= KIND,
             max(kind for _, kind in seen),
         )
-        report.holds("so many looks were taken", len(seen) >= given.samples, len(seen))
-        report.holds("no place was lost: nothing is left", left == 0, left)
+        report.holds("enough samples were taken", len(seen) >= given.samples, len(seen))
+        report.holds("no slot was lost: no job is left", left == 0, left)
         report.holds("every job completed", past == {"completed": jobs}, past)
-        report.holds("every parent left with 0", codes == [0] * HERDS, codes)
+        report.holds("every supervisor exited with 0", codes == [0] * HERDS, codes)
     return report.end()
 
 

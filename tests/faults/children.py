@@ -84,8 +84,8 @@ def main() -> int:
         report.holds("each child job has ended once", (children, different) == (wanted, wanted), (children, different))
         report.holds("each job has four records", whole == given.jobs, whole)
         report.holds("each flow of child jobs is completed", flows == 2 * given.jobs, flows)
-        report.holds("nothing waits, runs or is to be passed on", left == 0, left)
-        report.holds("every parent left with 0", codes == [0] * HERDS, codes)
+        report.holds("no job waits or runs, and no end is unprocessed", left == 0, left)
+        report.holds("every supervisor exited with 0", codes == [0] * HERDS, codes)
     return report.end()
 
 

@@ -61,7 +61,7 @@ def unharmed(field: Campaign, supervisors: list[tuple[int]]) -> None:
     report, audit = field.report, field.audit
     words = [event.message for herd in field.herds for event in herd.events]
     said = [word for word in words if any(sign in word for sign in UNWANTED)]
-    report.holds("no lease was lost, nobody taken over, nothing ended", not said, said[:5] or "")
+    report.holds("no lease was lost, no jobs were reclaimed, and no job was ended", not said, said[:5] or "")
     now = audit.run("SELECT id FROM jobherd.supervisors ORDER BY id")
     report.holds(
         "the same supervisors are registered", now == supervisors, (supervisors, now) if now != supervisors else ""
@@ -89,7 +89,7 @@ def hosts(report: Report, jumps: int, seed: int) -> None:
             unharmed(field, supervisors)
             field.finish()
             early = field.audit.run("SELECT id, run_at, started_at FROM jobherd.history WHERE started_at < run_at")
-            report.holds("nothing has started early", not early, early[:5] if early else "")
+            report.holds("no job has started early", not early, early[:5] if early else "")
             late = field.audit.run(
                 "SELECT max(extract(epoch FROM started_at - run_at))::double precision FROM jobherd.history"
             )[0][0]
@@ -127,8 +127,8 @@ def server(report: Report, jumps: int, seed: int) -> None:
             field.work_on()
             unharmed(field, supervisors)
             noticed = sum("clock has jumped by" in event.message for herd in field.herds for event in herd.events)
-            report.fact("jumps that a supervisor has told of", noticed)
-            report.holds("jumps were told of", noticed > 0)
+            report.fact("jumps that a supervisor has logged", noticed)
+            report.holds("supervisors logged jumps", noticed > 0)
             report.spread("a jump that makes a job due, to its end", waits)
             field.finish()
             bad = field.audit.run(

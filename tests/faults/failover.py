@@ -107,8 +107,11 @@ def split(report: Report, seed: int, *, rate: float, seconds: float) -> None:
                 since = count(sides)
                 time.sleep(seconds)
                 stayed = count(sides, since)
-                report.fact("while nobody has lost a session, completed on", stayed)
-                report.holds("who has a session stays", not stayed["the new one"] and stayed["the old one"])
+                report.fact("while every session is open, jobs completed on", stayed)
+                report.holds(
+                    "processes with a session stay on the old server",
+                    not stayed["the new one"] and stayed["the old one"],
+                )
                 old.execute(MOVE, [field.herds[0].pid, field.herds[0].pid])
                 field.wait(
                     lambda: count(sides, since)["the new one"] > 0,
@@ -116,25 +119,25 @@ def split(report: Report, seed: int, *, rate: float, seconds: float) -> None:
                 )
                 since = count(sides)
                 time.sleep(seconds)
-                report.fact("while one supervisor is on either side, completed on", count(sides, since))
+                report.fact("while each server has one supervisor, jobs completed on", count(sides, since))
                 order(primary, "ALTER SYSTEM SET default_transaction_read_only = on")
                 fenced = time.monotonic()
                 field.audit.reconnect()
                 field.work_on(5)
                 report.fact(
-                    "the old one was made read-only: 5 more jobs on the new one after",
+                    "the old server was made read-only: 5 more jobs on the new one after",
                     f"{time.monotonic() - fenced:.1f} s",
                 )
                 field.wait(lambda: not jobs(old, LEFT), "all processes to move to the new server")
-                report.fact("and everybody had gone over after", f"{time.monotonic() - fenced:.1f} s")
+                report.fact("all processes had moved after", f"{time.monotonic() - fenced:.1f} s")
                 came, ended = jobs(old, KNOWN) - before, jobs(old, OVER)
                 report.fact(
-                    "jobs that came to the old one since, and the new one has never heard of",
+                    "jobs enqueued on the old server since, unknown to the new one",
                     f"{len(came)}, {len(came & ended)} of them done",
                 )
                 field.finish(lost=True)
                 report.fact(
-                    "jobs that both had at the promotion, and have seen through since",
+                    "jobs that both servers had at the promotion and have finished since",
                     len((before - over) & ended & jobs(new, OVER)),
                 )
             primary.kill()  # It accepts no writes, so the database cannot be dropped there.
@@ -156,18 +159,18 @@ def compare(
     late = {job for job, at in arrived.items() if at > received}
     missing = set(arrived) - known
     undone = {job for job, at in done.items() if at > received and job in known}
-    report.fact("jobs enqueued behind what the standby had received", f"{len(late)} of {len(arrived)}")
-    report.fact("of jobs that were done behind it, known and so run again", len(undone))
+    report.fact("jobs enqueued after the last data that the standby received", f"{len(late)} of {len(arrived)}")
+    report.fact("jobs finished after that data, known to the standby and so run again", len(undone))
     # The promoted server may have assigned a lost id again before this check.
     given_again = late & known
     report.holds(
-        "every job behind it is lost, unless its number was given again",
+        "every job enqueued after that data is lost, unless its id was assigned again",
         missing | given_again >= late,
         f"{len(given_again)} again",
     )
     # A row is written before its transaction commits: one transaction of each session can be on
     # either side of the position.
-    report.holds("nothing else is lost", len(missing - late) <= 2, sorted(missing - late)[:5] or "")
+    report.holds("no other job is lost", len(missing - late) <= 2, sorted(missing - late)[:5] or "")
 
 
 def detach(standby: Cluster) -> int:

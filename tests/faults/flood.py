@@ -48,7 +48,7 @@ def main() -> int:
         report.figure(
             "drain under a flood, against the same without", under, alone, unit="jobs/s", aim=0.95, at_least=True
         )
-        report.holds("the supervisor left well", herd.stop() == 0)
+        report.holds("the supervisor exited with 0", herd.stop() == 0)
     return report.end()
 
 

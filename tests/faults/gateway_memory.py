@@ -144,8 +144,8 @@ def main() -> int:
     report.holds(f"never above {MOST >> 20} MiB", max(sizes) < MOST)
     report.holds("the last third is not larger than the second", typical[1] <= GROWTH * typical[0])
     report.holds("the same process as before", same)
-    report.holds("every job of the workers that read is over", not left, left)
-    report.holds("the workers left with 0", not any(codes), codes)
+    report.holds("every job of the reading workers is finished", not left, left)
+    report.holds("the workers exited with 0", not any(codes), codes)
     return report.end()
 
 

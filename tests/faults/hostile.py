@@ -340,9 +340,9 @@ def main() -> int:
         became = r"CASE WHEN error_code IS NULL THEN state WHEN error_code ~ '^[A-Z]+(_[A-Z]+)*$' THEN error_code ELSE 'a code of its own' END"
         report.fact("became", dict(stage.run(f"SELECT {became}, count(*) FROM jobherd.jobs GROUP BY 1 ORDER BY 1")))
         report.holds(
-            "no stuck row, no dead child, nothing lost, the next job as if nothing had been", not found, found or ""
+            "no stuck row, no dead child process, no lost job, no effect on the next job", not found, found or ""
         )
-        report.holds("the supervisor left with 0", fleet.stop() == 0)
+        report.holds("the supervisor exited with 0", fleet.stop() == 0)
     return report.end()
 
 

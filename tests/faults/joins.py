@@ -112,15 +112,17 @@ def main() -> int:
         wanted = given.jobs + added
         report.fact("faults", f"{kills} kills, {crashes} crashes of the server, {added} members added meanwhile")
         report.holds(
-            "the flow is over, and nothing is pending", (state != "open", pending) == (True, 0), (state, pending)
+            "the flow has ended, and no member is pending", (state != "open", pending) == (True, 0), (state, pending)
         )
         report.holds("each member has ended once", (ended, different) == (wanted, wanted), (ended, different, wanted))
         report.holds("each end was counted once", completed + failed == wanted, (completed, failed))
-        report.holds("one callback", callbacks == 1, callbacks)
-        report.holds("after the last end of a member", called is not None and called >= last, (called, last))
+        report.holds("the callback ran once", callbacks == 1, callbacks)
+        report.holds(
+            "the callback started after the last end of a member", called is not None and called >= last, (called, last)
+        )
         if called is not None:
             report.fact("delay of the callback", f"{(called - last).total_seconds() * 1000:.0f} ms")
-        report.holds("every parent left with 0", codes == [0] * HERDS, codes)
+        report.holds("every supervisor exited with 0", codes == [0] * HERDS, codes)
     return report.end()
 
 

@@ -238,18 +238,18 @@ def main() -> int:
         report.spread(
             "  the kernel's part: kill to the process's end", [(kill.gone - kill.at) * 1000 for kill in kills]
         )
-        report.spread("  ours: the process's end to claimable", ours)
-        report.spread("kill to the child's successor READY", returns, aims={"max": 1000})
-        report.holds("so many kills were done", len(kills) == given.kills, len(kills))
-        report.holds("the parent lived through it and left with 0", same_parent and code == 0, code)
-        report.holds("every place was filled again", len(returns) == len(kills), f"{len(returns)} of {len(kills)}")
+        report.spread("  Jobherd's part: the process's end to claimable", ours)
+        report.spread("kill to the replacement worker READY", returns, aims={"max": 1000})
+        report.holds("all kills were done", len(kills) == given.kills, len(kills))
+        report.holds("the supervisor survived and exited with 0", same_parent and code == 0, code)
+        report.holds("every slot has a worker again", len(returns) == len(kills), f"{len(returns)} of {len(kills)}")
         report.holds(
             "the history or the log explains every death", not unexplained, unexplained[:5] if unexplained else ""
         )
         wrong = [death for each in deaths.values() for death in each if death.signal != "SIGKILL"]
         report.holds("every recorded death names SIGKILL", not wrong, wrong[:5] if wrong else "")
         report.holds("no traceback in the log", not any("Traceback" in event.line for event in events))
-        report.holds("everything came to an end", over)
+        report.holds("every job finished", over)
         audit.check(report, acknowledged)
         died, ended = (
             total(metrics, "jobherd_child_deaths_total"),
@@ -258,7 +258,7 @@ def main() -> int:
         completed = audit.run("SELECT count(*) FROM jobherd.history WHERE state = 'completed'")[0][0]
         report.holds("the metrics count every death once", died == len(kills), f"{died:,}")
         report.holds(
-            "the metrics count every run that ended well, written or not",
+            "the metrics count every successful attempt, recorded or not",
             0 <= ended - completed <= len(kills),
             f"{ended:,} for {completed:,} that completed",
         )

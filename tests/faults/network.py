@@ -171,13 +171,13 @@ class Hosts:
                 jobs.append(self.enqueue("fault:noted", 0.05))
                 time.sleep(0.2)
             over = self.audit.wait_all_over()
-            self.report.holds(f"{what}: every job came to its end on the slow line", over)
+            self.report.holds(f"{what}: every job finished on the slow connection", over)
             for network in self.networks:
                 network.heal()
             self.report.holds(f"{what}: no lease was lost in {CRAWL:g} leases", self.lost() == lost, self.lost() - lost)
         twice = begun_twice([run for run in read_runs(self.notes) if run.job in set(jobs)])
         self.report.holds(
-            f"none of {len(jobs)} jobs was run twice on a slow line", not twice, twice[:10] if twice else ""
+            f"none of {len(jobs)} jobs ran twice on a slow connection", not twice, twice[:10] if twice else ""
         )
         given_up = [
             message
@@ -185,7 +185,7 @@ class Hosts:
             for word in ("does not hear", "no answer to", "no word from")
             for message in herd.messages(word)
         ]
-        self.report.holds("no session was given up on a slow line", not given_up, given_up[:4])
+        self.report.holds("no session was given up on a slow connection", not given_up, given_up[:4])
         return jobs
 
     def fall_silent(self) -> list[int]:
@@ -203,7 +203,7 @@ class Hosts:
                 time.sleep(length * self.lease)
                 self.networks[number].heal()
                 self.report.holds(
-                    f"{length:g} leases of silence under {kind}: it came to its end", self.audit.wait_all_over()
+                    f"{length:g} leases of silence under {kind}: the job finished", self.audit.wait_all_over()
                 )
                 if length < 1:
                     self.report.holds("  and no lease was lost", self.lost() == before, self.lost() - before)
@@ -211,14 +211,12 @@ class Hosts:
         both = overlaps(runs)
         unexplained = [pair for pair in both if not self._lost_since(pair[0].pid, pair[1].began)]
         self.report.fact(
-            "jobs in a silence, their runs, pairs of runs there at once", [len(jobs), len(runs), len(both)]
+            "jobs in a silence, their attempts, pairs of overlapping attempts", [len(jobs), len(runs), len(both)]
         )
-        self.report.holds(
-            "two runs of a job were there at once only where a lease was lost", not unexplained, unexplained[:3]
-        )
+        self.report.holds("two attempts of a job overlapped only if a lease was lost", not unexplained, unexplained[:3])
         alone = [pair for pair in both if jobs[pair[0].job] == "fault:noted-alone"]
-        self.report.holds("an exclusive job was never run twice at once", not alone, alone[:3])
-        self.report.holds("another one was, or nothing was looked at", len(both) > len(alone))
+        self.report.holds("attempts of an exclusive job never overlapped", not alone, alone[:3])
+        self.report.holds("attempts of another job overlapped: the check is effective", len(both) > len(alone))
         return list(jobs)
 
     def _first_run(self, job: int) -> Run:
@@ -285,13 +283,13 @@ def main() -> int:
                 noise = [event.line for event in (*one.events, *two.events) if "Traceback" in event.line]
             hits = network.count("hit") + second.count("hit")
         report.fact("faults", dict(sorted(done.items())))
-        report.fact("sessions broken or silenced at a word", hits)
-        report.fact("leases lost, as they must be in the longer silences", lost)
-        report.holds("every job came to its end", over)
-        report.holds("both supervisors lived through it and left with 0", codes == [0, 0], codes)
+        report.fact("sessions broken or silenced at a message", hits)
+        report.fact("leases lost, as required in the longer silences", lost)
+        report.holds("every job finished", over)
+        report.holds("both supervisors survived and exited with 0", codes == [0, 0], codes)
         report.holds("no traceback in the log", not noise, noise[:2] if noise else "")
         bad = audit.run("SELECT id, state, crashes FROM jobherd.history WHERE state <> 'completed' OR crashes > 0")
-        report.holds("every job completed, and no silence was taken for a crash", not bad, bad[:5] if bad else "")
+        report.holds("every job completed, and no silence counted as a crash", not bad, bad[:5] if bad else "")
         audit.check(report, acknowledged)
         audit.close()
     return report.end()

@@ -88,7 +88,7 @@ def main() -> int:
         )
         report.fact("lines logged while it was away, per supervisor with its 3 children", lines_away)
         report.fact("lines logged until all worked again", lines)
-        report.holds("every idle worker went on", everyone <= set(back), f"{len(back)} of {len(everyone)}")
+        report.holds("every idle worker continued", everyone <= set(back), f"{len(back)} of {len(everyone)}")
         report.holds(
             "the same processes as before", before == after, "" if before == after else f"{before} then {after}"
         )
@@ -101,7 +101,7 @@ def main() -> int:
         report.holds(
             "at most 3 lines a process while it was away", max(lines_away) <= 3 * (given.workers + 2), lines_away
         )
-        report.holds("both supervisors left with 0", codes == [0, 0], codes)
+        report.holds("both supervisors exited with 0", codes == [0, 0], codes)
         bad = audit.run("SELECT id, state, error FROM jobherd.history WHERE state <> 'completed'")
         report.holds("every job completed", not bad, bad[:5] if bad else "")
         audit.check(report, acknowledged)

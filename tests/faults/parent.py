@@ -98,19 +98,19 @@ def kill_parents(report: Report, given, folder: str) -> None:
             over = audit.wait_all_over()
             code = herd.stop()
         report.fact(
-            "kills of the parent",
+            "kills of the supervisor",
             f"{given.kills}, under {len(acknowledged)} jobs and one that ignores SIGTERM, with its grandchild",
         )
-        report.spread("kill to no process left, new run at once", gone, aims={"max": 2000})
-        report.spread("kill to no process left, nobody helps", alone, aims={"max": 2000})
-        report.spread("new run's start to the stubborn job claimed", taken)
-        report.spread("  of which: the new run's first log line", ready)
+        report.spread("kill to no process left, with a new supervisor at once", gone, aims={"max": 2000})
+        report.spread("kill to no process left, without a new supervisor", alone, aims={"max": 2000})
+        report.spread("new supervisor's start to the stubborn job claimed", taken)
+        report.spread("  of which: the new supervisor's first log line", ready)
         report.holds(
-            "everybody of it was gone each time, and the new run took over",
+            "all processes were gone each time, and the new supervisor reclaimed their jobs",
             len(gone) + len(alone) == len(taken) == given.kills and not unmoved,
             unmoved[:3] if unmoved else "",
         )
-        report.holds("the last run drained and left with 0", over and code == 0, code)
+        report.holds("the last supervisor drained and exited with 0", over and code == 0, code)
         crashed = audit.run("SELECT count(*) FROM jobherd.history WHERE crashes > 0")[0][0]
         report.holds("reclaiming counted no crash", not crashed, crashed or "")
         audit.check(report, acknowledged)
@@ -157,12 +157,12 @@ def freeze_parent(report: Report, given) -> None:
         )
         report.holds("both jobs moved to the other supervisor", len(moved) == 2, len(moved))
         report.holds(
-            "the late completions were refused and logged",
+            "the late completions were rejected and logged",
             len(refused) >= 1,
             f"{len(refused)} lines: {refused[0].message if refused else ''}",
         )
-        report.holds("the thawed supervisor noticed, and serves again", bool(lost) and over, lost[:1])
-        report.holds("both left with 0", codes == [0, 0], codes)
+        report.holds("the thawed supervisor noticed it, and serves again", bool(lost) and over, lost[:1])
+        report.holds("both exited with 0", codes == [0, 0], codes)
         audit.check(report, [*jobs, *(row[0] for row in again)])
         audit.close()
 

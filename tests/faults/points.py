@@ -284,16 +284,20 @@ def main() -> int:
         report.fact("not reached again, and so never killed at", ", ".join(set(never) - core) or "none")
         if not stopped:
             asked = {name for name in core & CORE if (given.parents if name.startswith("parent:") else given.times)}
-            report.holds("each point of the core has killed", not asked & set(never), sorted(asked & set(never)) or "")
-        report.holds("all jobs are over", over)
+            report.holds(
+                "a process was killed at each point of the core",
+                not asked & set(never),
+                sorted(asked & set(never)) or "",
+            )
+        report.holds("all jobs are finished", over)
         report.holds("no process is left", not left, left or "")
-        report.holds("the last supervisor left well", code == 0, code)
+        report.holds("the last supervisor exited with 0", code == 0, code)
         audit.check(report, acknowledged)
         unended = audit.run(UNENDED)
-        report.holds("each flow has ended, and has called back once", not unended, unended[:5] if unended else "")
+        report.holds("each flow has ended, and its callback ran once", not unended, unended[:5] if unended else "")
         wrong = audit.run(WRONG)
         report.holds(
-            "what a transactional job wrote is there once if it was completed, and else not",
+            "writes of a transactional job exist once if it completed, otherwise not",
             not wrong,
             wrong[:5] if wrong else "",
         )

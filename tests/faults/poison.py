@@ -56,11 +56,11 @@ def main() -> int:
             "drain beside poison, against the same without", beside, alone, unit="jobs/s", aim=0.95, at_least=True
         )
         report.holds(
-            "each has ended three processes, and failed",
+            "each poison job has ended three processes, and failed",
             sum(row[3] for row in found if row[0] == 3) == given.pairs * given.poison,
             found,
         )
-        report.holds("the supervisor left well", herd.stop() == 0)
+        report.holds("the supervisor exited with 0", herd.stop() == 0)
     return report.end()
 
 

@@ -66,9 +66,9 @@ def main() -> int:
                 told = [bool(herd.messages("a pooler is between")) for herd in (one, two)]
                 codes = [one.stop(), two.stop()]
         report.fact("killed", killed)
-        report.holds("every job came to its end", over)
-        report.holds("both supervisors said what stands between", all(told), told)
-        report.holds("both lived through it and left with 0", codes == [0, 0], codes)
+        report.holds("every job finished", over)
+        report.holds("both supervisors logged that a pooler is between", all(told), told)
+        report.holds("both supervisors survived and exited with 0", codes == [0, 0], codes)
         bad = audit.run("SELECT id, state FROM jobherd.history WHERE state <> 'completed'")
         report.holds("every job completed", not bad, bad[:5] if bad else "")
         audit.check(report, acknowledged)

@@ -77,8 +77,8 @@ def main() -> int:
             most = max(most_in_any_window(found, window) for found in times.values())
             allowed = burst + rate * window
             report.holds(f"no window of {window:g} s holds more than {allowed:,.0f} starts", most <= allowed, most)
-        report.holds("no token was lost: everything has ended", ended == jobs, ended)
-        report.holds("every parent left with 0", codes == [0] * HERDS, codes)
+        report.holds("no token was lost: every job has ended", ended == jobs, ended)
+        report.holds("every supervisor exited with 0", codes == [0] * HERDS, codes)
     return report.end()
 
 

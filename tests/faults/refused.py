@@ -104,8 +104,8 @@ def main() -> int:
                 )
                 # Allowed: two supervisors once a second, a producer five times a second, six child
                 # processes with a backoff that doubles, and the sessions that were ended.
-                report.holds(f"{what}: nobody spins", tries <= 30 + 12 * given.away, tries)
-                report.holds(f"{what}: few words", max(said) <= 30, said)
+                report.holds(f"{what}: no process retries without a pause", tries <= 30 + 12 * given.away, tries)
+                report.holds(f"{what}: few log lines", max(said) <= 30, said)
                 words = [
                     event.line for herd, mark in zip(field.herds, lines, strict=True) for event in herd.events[mark:]
                 ]

@@ -102,9 +102,9 @@ def main() -> int:
         report.fact("run", f"{kills} kills in {seconds:.0f} s")
         report.holds("each job is completed", len(found) == given.jobs, len(found))
         report.holds("no signal is lost", not lost, dict(list(lost.items())[:5]))
-        report.holds("none is taken twice", not twice, twice[:5])
-        report.holds("nothing waits any more", waits == 0, waits)
-        report.holds("every parent left with 0", codes == [0] * HERDS, codes)
+        report.holds("no signal is taken twice", not twice, twice[:5])
+        report.holds("no job waits for a signal", waits == 0, waits)
+        report.holds("every supervisor exited with 0", codes == [0] * HERDS, codes)
     return report.end()
 
 

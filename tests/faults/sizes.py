@@ -114,19 +114,22 @@ def main() -> int:
                 f"{time.monotonic() - begun:.1f} s; at most {worker} MB in the worker, {most_of(fleet, fleet.pid)} MB in the parent",
             )
             report.holds(f"  {dead} processes died", len(fleet.said("is ready")) - ready == dead)
-            report.holds("  and nobody took too much", worker < WORKER_MB and most_of(fleet, fleet.pid) < PARENT_MB)
+            report.holds(
+                "  and no process exceeded its memory limit",
+                worker < WORKER_MB and most_of(fleet, fleet.pid) < PARENT_MB,
+            )
 
         def refused(what: str, put: Callable[[], object]) -> None:
             try:
                 put()
             except psycopg.errors.CheckViolation as problem:
                 report.holds(
-                    f"{what} is refused by name",
+                    f"{what} is rejected by a named constraint",
                     "payload" in str(problem.diag.constraint_name),
                     problem.diag.constraint_name,
                 )
             else:
-                report.holds(f"{what} is refused by name", holds=False)
+                report.holds(f"{what} is rejected by a named constraint", holds=False)
 
         for size in (1, 10, 60):
             document = f'{{"value": "{noise(size * MB)}"}}'
@@ -163,7 +166,7 @@ def main() -> int:
             refused(f"{size} MB by COPY", lambda size=size: puts.copy(f'{{"value": "{"x" * size * MB}"}}'))
         for kind, became, count, error in stage.run(STATES):
             report.fact(f"{kind}: {became}", f"{count}" + (f", {error}" if error else ""))
-        report.holds("the supervisor left with 0", fleet.stop() == 0)
+        report.holds("the supervisor exited with 0", fleet.stop() == 0)
     return report.end()
 
 

@@ -181,8 +181,8 @@ def main() -> int:
         report.spread(
             "waiting for the start, p99 of each window", [each["p99"] for each in samples if each["p99"] is not None]
         )
-        report.holds("nothing lost, all completed", not lost, sorted(lost)[:5] if lost else "")
-        report.holds("no zombie was there twice", not lingering, sorted(lingering) or "")
+        report.holds("no job is lost, all completed", not lost, sorted(lost)[:5] if lost else "")
+        report.holds("no zombie was seen twice", not lingering, sorted(lingering) or "")
         first, last = samples[: len(samples) // 4], samples[-len(samples) // 4 :]
         for role in ("parent", "maintenance", "worker"):
             most = [max((each["files"].get(role, 0) for each in part), default=0) for part in (first, last)]
@@ -191,7 +191,7 @@ def main() -> int:
                 most[1] <= most[0] + 4,
                 most,
             )
-        report.holds("the supervisor left with 0", code == 0, code)
+        report.holds("the supervisor exited with 0", code == 0, code)
         ledger.note(
             "soak", file=stamp, seconds=ran, rate=rate, jobs=len(acknowledged), children=respawns, slopes=slopes, machine=machine(dsn),
             broken=report.broken,

@@ -76,16 +76,16 @@ def main() -> int:
         with psycopg.connect(dsn, autocommit=True) as connection:
             completed, whole, effects, different, equal, earlier = connection.execute(END).fetchone()
         report.fact("faults", f"{kills} kills in {seconds:.0f} s; {earlier} records of earlier claims were used")
-        report.holds("nothing is stuck", left == 0, left)
+        report.holds("no job is stuck", left == 0, left)
         report.holds("each job is completed", completed == given.jobs, completed)
         report.holds("each has five records", whole == given.jobs, whole)
         report.holds(
-            "each effect of a step transaction is there once",
+            "each effect of a step transaction exists once",
             (effects, different) == (2 * given.jobs, 2 * given.jobs),
             (effects, different),
         )
         report.holds("each job returned what is recorded", equal == given.jobs, equal)
-        report.holds("every parent left with 0", codes == [0] * HERDS, codes)
+        report.holds("every supervisor exited with 0", codes == [0] * HERDS, codes)
     return report.end()
 
 

@@ -134,10 +134,10 @@ class Watch:
         )
         grown = last["rss_kb"] - early["rss_kb"]
         report.holds(
-            f"the parent's memory has not grown by more than {SLACK_KB} kB", grown <= SLACK_KB, f"{grown:+g} kB"
+            f"the supervisor's memory has not grown by more than {SLACK_KB} kB", grown <= SLACK_KB, f"{grown:+g} kB"
         )
         report.holds("no zombie is left", last["zombies"] == 0, last["zombies"])
-        report.holds("the parent has one thread", last["threads"] == 1)
+        report.holds("the supervisor has one thread", last["threads"] == 1)
 
 
 def _state(pid: str) -> str:
@@ -356,12 +356,12 @@ def run(name: str, times: int, *, workers: int = 2, seed: int = 0) -> Report:
             campaign(herd, watch, given, random.Random(seed), ask)
             watch.judge(report)
             code = herd.stop()
-        report.holds("it has left with 0", code == 0, code)
+        report.holds("the supervisor exited with 0", code == 0, code)
         wrong = ask("SELECT state, count(*) FROM jobherd.history WHERE state <> 'completed' GROUP BY 1")
         report.holds("every job was completed", not wrong, wrong or "")
-        report.fact("children that ended, and had one in their place", watch.deaths)
+        report.fact("child processes that ended and were replaced", watch.deaths)
         if name in DEATHS:
-            report.holds("so many children have ended", watch.deaths >= given.times, watch.deaths)
+            report.holds("the requested number of child processes has ended", watch.deaths >= given.times, watch.deaths)
     return report
 
 

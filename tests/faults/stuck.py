@@ -89,17 +89,15 @@ def main() -> int:
         report.spread("start to both processes gone", ended, aims={"max": limit})
         report.spread("start to the row settled", settled, aims={"max": limit})
         report.spread("waiting of the other jobs meanwhile", gaps)
-        report.holds("child and grandchild are gone each time", all(each < LIMIT * 1000 for each in ended))
+        report.holds("worker and grandchild are gone each time", all(each < LIMIT * 1000 for each in ended))
         report.holds(
             "each row is settled as a timeout",
             all(row[:3] == ("failed", "JOB_TIMEOUT", 1) for row in rows) and len(rows) == len(stuck),
             rows[0] if rows else "",
         )
-        report.holds(
-            "the other children are the same processes", before - victims <= after, f"{sorted(before - victims)}"
-        )
+        report.holds("the other child processes are the same", before - victims <= after, f"{sorted(before - victims)}")
         report.holds("no other attempt was disturbed", other_deaths == 0, other_deaths or "")
-        report.holds("the supervisor left with 0", code == 0, code)
+        report.holds("the supervisor exited with 0", code == 0, code)
         audit.check(report, [*acknowledged, *stuck])
         audit.close()
     return report.end()

@@ -64,12 +64,12 @@ def main() -> int:
         [(noted,)] = connection.execute("SELECT count(*) FROM jobherd.table_ends").fetchall()
     report.holds("every record is completed", [state for state, *_ in states] == ["completed"], states)
     report.holds(
-        "what its handler wrote stands there once",
+        "the writes of each handler exist once",
         effects == distinct == records,
         f"{effects} of {distinct} of {records}",
     )
-    report.holds("nothing is noted of the dead that nobody has taken", not noted, noted)
-    report.fact("kills, and records that were put back", f"{kills}, {sum(resets for *_, resets in states)}")
+    report.holds("no outcome of a dead worker is left unprocessed", not noted, noted)
+    report.fact("kills, and records that were reset", f"{kills}, {sum(resets for *_, resets in states)}")
     return report.end()
 
 

@@ -107,11 +107,13 @@ def main() -> int:
         report.spread("TERM to exit, drains to the end", patient)
         report.spread("TERM to exit, 0.2 s to drain", hurried)
         report.spread("TERM to exit, while it starts", starting)
-        report.spread("TERM to exit, told again", repeated)
-        report.fact("told again", f"{again} times, of which {fast} counted: 0.5 s or more after the first")
+        report.spread("TERM to exit, with a second signal", repeated)
+        report.fact("second signals", f"{again} times, of which {fast} counted: 0.5 s or more after the first")
         report.holds("every exit code is 0", set(codes) == {0}, dict(codes))
         report.holds(
-            "nothing running, no child and no supervisor is left in the database", not left, left[:5] if left else ""
+            "no running job, no child process and no supervisor is left in the database",
+            not left,
+            left[:5] if left else "",
         )
         report.holds("no error and no traceback was logged", not noise, noise[:3] if noise else "")
         report.holds("no attempt was counted against a job", set(outcomes) <= {"abandoned"}, dict(outcomes))
@@ -119,7 +121,7 @@ def main() -> int:
             "SELECT id, state, attempts, crashes FROM jobherd.history WHERE state <> 'completed' OR attempts <> 1 OR crashes <> 0"
         )
         report.holds("every job completed in its first counted attempt", not bad, bad[:5] if bad else "")
-        report.holds("the last run drained the rest and left with 0", last_code == 0, last_code)
+        report.holds("the last supervisor drained the rest and exited with 0", last_code == 0, last_code)
         audit.check(report, acknowledged)
         audit.close()
     return report.end()

@@ -63,16 +63,16 @@ def main() -> int:
             elapsed = time.monotonic() - begun
             code = herd.stop()
         report.fact("jobs a second", f"{given.jobs / elapsed:.0f}")
-        report.holds("the supervisor left with 0", code == 0, code)
+        report.holds("the supervisor exited with 0", code == 0, code)
         ended = {(kind, error): (count, least) for kind, error, count, least in connection.execute(ENDED)}
         times, least = ended.pop(("fault:edge", "JOB_TIMEOUT"), (0, 0.0))
-        report.fact("ended for their timeout", times)
+        report.fact("jobs ended by their timeout", times)
         report.holds(
-            "some were, and each of them had run for that long",
+            "some jobs timed out, and each had run for the timeout",
             times > 0 and least >= TIMEOUT - ROUNDING,
             f"{least * 1000:.2f} ms at least",
         )
-        report.holds("no other was ended, or failed", not ended, ended or "")
+        report.holds("no other job was ended or failed", not ended, ended or "")
     return report.end()
 
 

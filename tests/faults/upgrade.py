@@ -53,13 +53,17 @@ def main() -> int:
             with refused:
                 code = refused.wait()
             said = " ".join(event.line for event in refused.events)
-            report.holds("the earlier version does not start any more", code == 78, code)
-            report.holds("and says why", "a newer version has migrated it; upgrade this one" in said, said[:200])
+            report.holds("the earlier version no longer starts", code == 78, code)
+            report.holds(
+                "the earlier version logs the reason",
+                "a newer version has migrated it; upgrade this one" in said,
+                said[:200],
+            )
             before = list(field.herds)
             for number, herd in enumerate(before):
                 newer = Herd(dsn, WORK, *QUICK, workers=2)
                 field.adopt(newer)
-                report.holds(f"supervisor {number + 1} of the earlier version left with 0", herd.stop() == 0)
+                report.holds(f"supervisor {number + 1} of the earlier version exited with 0", herd.stop() == 0)
                 field.herds.remove(herd)
                 field.work_on(20)
             field.families = [herd.children() for herd in field.herds]

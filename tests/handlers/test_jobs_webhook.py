@@ -123,7 +123,7 @@ def test_private_addresses_are_not_called(address: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda *_, **__: [public, (kind, socket.SOCK_STREAM, 6, "", (address, 443))]
     )
-    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("somebody was called"))
+    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("a connection was opened"))
     outcome = call("https://innocent.example/done").outcome
     assert (outcome.label, outcome.code) == ("poison", "WEBHOOK_FORBIDDEN")
     assert address not in (outcome.error or ""), "the error must not disclose internal addresses"
@@ -161,7 +161,7 @@ def test_public_addresses_are_called(address: str, monkeypatch: pytest.MonkeyPat
     "url", ["http://93.184.215.14/", "ftp://example.com/", "https://a:b@example.com/", "https:///x", "https://x:port/"]
 )
 def test_urls_with_an_invalid_scheme_user_host_or_port_are_not_called(url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("somebody was called"))
+    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("a connection was opened"))
     assert call(url).outcome.code == "WEBHOOK_FORBIDDEN"
 
 

@@ -343,7 +343,7 @@ def test_webhook_event_of_a_job_that_was_retried_or_deleted_since_is_not_sent(qu
 
 
 @pytest.mark.parametrize(
-    "how", ["cancelled while it waits", "its host is lost", "its child is lost", "nobody knows its child"]
+    "how", ["cancelled while it waits", "its host is lost", "its child is lost", "its child is not registered"]
 )
 def test_end_without_a_settlement_enqueues_a_webhook_job(queue, how):
     job = put(queue, options='{"webhook": "https://example.com/done", "max_attempts": 1}')
@@ -364,7 +364,7 @@ def test_end_without_a_settlement_enqueues_a_webhook_job(queue, how):
     (message,) = told(queue)
     assert (message["event"]["id"], message["event"]["state"]) == (
         job,
-        "failed" if how in {"its host is lost", "nobody knows its child"} else "cancelled",
+        "failed" if how in {"its host is lost", "its child is not registered"} else "cancelled",
     )
 
 

@@ -129,7 +129,7 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
             )
             for name, count in storm.faults.most_common():
                 report.fact(f"  {name}", count)
-            report.fact("deeds of operators", dict(storm.deeds.most_common()))
+            report.fact("operator commands", dict(storm.deeds.most_common()))
             report.fact(
                 "supervisors, and starts of the server",
                 f"{sum(farm.supervisors for farm in storm.farms)}, {len(storm.started)}",
@@ -140,11 +140,13 @@ def storm_through(given: argparse.Namespace, folder: Path, stopped: list[int]) -
             ]
             for label, values in took.items():
                 report.spread(label, values)
-            report.holds("nothing went wrong meanwhile", not storm.wrongs, storm.wrongs[:3] if storm.wrongs else "")
-            report.holds("both supervisors left with 0", left == [0, 0], left)
+            report.holds(
+                "no check failed during the faults", not storm.wrongs, storm.wrongs[:3] if storm.wrongs else ""
+            )
+            report.holds("both supervisors exited with 0", left == [0, 0], left)
             lines, happened = sum(farm.lines for farm in storm.farms), storm.faults.total() + storm.deeds.total()
             report.holds(
-                f"no more than {TOLD} lines of log for each fault or deed",
+                f"no more than {TOLD} log lines for each fault or operator command",
                 lines <= TOLD * happened,
                 f"{lines:,} for {happened:,}",
             )

@@ -101,7 +101,7 @@ class Farm:
         elif (code := self.herd.process.poll()) is not None:
             if code not in self._allowed:
                 self._wrong(
-                    f"supervisor {self.herd.pid} left with {code}, which nobody had asked for; it said\n{self.herd.tail(40)}"
+                    f"supervisor {self.herd.pid} exited unexpectedly with {code}; its log ends with\n{self.herd.tail(40)}"
                 )
             self._orphans[self.herd.pid] = (self.herd, now)
             self.herd = None

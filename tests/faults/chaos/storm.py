@@ -336,7 +336,7 @@ class Storm:
             since = suspects[child, token] = self._suspects.get((child, token), now)
             if now - since > STUCK:
                 self.wrong(
-                    f"what child {child} (process {pid}) claimed under token {token} runs for {now - since:.0f} s, and nobody is at it"
+                    f"no process has run the claim of worker {child} (process {pid}) with token {token} for {now - since:.0f} s"
                 )
         self.ownerless += [now - since for key, since in self._suspects.items() if key not in suspects]
         self._suspects = suspects

@@ -133,15 +133,15 @@ def judge(report: Report, audit: Audit, acknowledged: Sequence[int], notes: Path
 
     rows = audit.run(f"SELECT job, step FROM audit.steps WHERE step IN {OVER}")
     ended = {job for job, _ in rows}
-    none(f"nothing lost of {len(acknowledged):,} acknowledged jobs", sorted(set(acknowledged) - ended))
+    none(f"no job lost of {len(acknowledged):,} acknowledged jobs", sorted(set(acknowledged) - ended))
     report.fact("ends", dict(Counter(step for _, step in rows)))
-    none("nothing completed twice", audit.run(TWICE))
-    none("nothing leaves its end but by a retry, and nothing begins in the middle", audit.run(ILLEGAL))
-    none("no token is below an earlier one of its job", audit.run(BACKWARDS))
-    none("what a transaction of a job wrote is there once if the job completed, and else not", audit.run(WRONG))
+    none("no job completed twice", audit.run(TWICE))
+    none("no job leaves a final state except by a retry, and every job starts in a first state", audit.run(ILLEGAL))
+    none("no token is smaller than an earlier one of its job", audit.run(BACKWARDS))
+    none("writes of a job's transaction exist once if the job completed, otherwise not", audit.run(WRONG))
     none("every counted attempt and every crash is explained in the history of its job", audit.run(UNEXPLAINED))
-    none("no job was tried or crashed more often than it may", audit.run(TOO_OFTEN))
-    report.holds("no job waits or runs at the end", over and not audit.waiting(), audit.waiting() or "")
+    none("no job has more attempts or crashes than allowed", audit.run(TOO_OFTEN))
+    report.holds("every job is finished at the end", over and not audit.waiting(), audit.waiting() or "")
     none("no session is left on the server", audit.run(SESSIONS))
     none("no prepared transaction is left on the server", audit.run(PREPARED))
     _judge_notes(report, audit, notes)
@@ -156,10 +156,10 @@ def judge_rest(report: Report, audit: Audit, *, base: tuple[int, int], now: Sequ
         now: Open files and child processes of each supervisor.
     """
     idle = audit.run(IDLE)
-    report.holds("no session of ours is idle in a transaction", not idle, idle[:5] if idle else "")
+    report.holds("no session of Jobherd is idle in a transaction", not idle, idle[:5] if idle else "")
     over = [(files, children) for files, children in now if files > base[0] + EACH * max(0, children - base[1]) + SPARE]
     report.holds(
-        "the files that a supervisor has open are as many as at its start",
+        "no supervisor has more open files than at its start",
         not over,
         f"{now}, {base} at first, with so many children",
     )
@@ -199,17 +199,19 @@ def _judge_notes(report: Report, audit: Audit, notes: Path) -> None:
         " ('chaos:line', 'chaos:burn', 'chaos:capped', 'chaos:exclusive', 'chaos:brittle')"
     )
     missing = [job for (job,) in noted if not ran[job]]
-    report.holds("what completed has done its work outside", not missing, missing[:5] if missing else "")
+    report.holds(
+        "every completed job has done its work outside the database", not missing, missing[:5] if missing else ""
+    )
     repeated = sum(times > 1 for times in ran.values())
     overlapped = sorted({int(job) for what, job, *_ in lines if what == "overlap"})
     lost = {row[0] for row in audit.run("SELECT DISTINCT job FROM jobherd.attempts WHERE outcome = 'lost'")}
     unexcused = [job for job in overlapped if job not in lost]
     report.fact(
-        "work outside done again, in part or whole",
+        "jobs that repeated work outside the database, in part or completely",
         f"{repeated} of {len(ran)} jobs; {len(overlapped)} overlapped after a lost lease",
     )
     report.holds(
-        "two runs of a job overlap only where a lease was lost between",
+        "two attempts of a job overlap only if a lease was lost in between",
         not unexcused,
         unexcused[:5] if unexcused else "",
     )

@@ -308,7 +308,7 @@ def test_no_session_is_opened_while_a_settlement_is_sent_together_with_a_claim(
     [
         "jobs of microseconds",
         "batches of one",
-        "nobody looks after it",
+        "no supervisor looks after it",
         "a cap",
         "what failed",
         "what does not fit on the board",
@@ -323,7 +323,7 @@ def test_worker_makes_no_claim_ahead_of_a_settlement_if_the_conditions_are_not_m
         monkeypatch.setattr(claimer, "AHEAD", 600.0)
     elif why == "batches of one":
         batch = 1
-    elif why == "nobody looks after it":
+    elif why == "no supervisor looks after it":
         hold = 0.0
     elif why == "a cap":
         bench.ask("SELECT jobherd.set_limit('default', 5)")

@@ -24,7 +24,7 @@ def main() -> int:
     try:
         push = read_push(sys.stdin.buffer)
     except (ValueError, TypeError) as problem:
-        _say(f"this is no post-receive hook's input ({problem}); nothing is recorded")
+        _say(f"this is not the input of a post-receive hook ({problem}); nothing is recorded")
         return 1
     if not push.changes:
         return 0
@@ -39,7 +39,8 @@ def main() -> int:
 
 
 def _keep(path: str, push: Push, problem: BaseException) -> int:
-    why = _git.last_line(str(problem).encode(errors="replace")) or type(problem).__name__
+    summary = str(problem).strip().partition("\n")[0]  # the lines after it are the statement and a caret
+    why = _git.last_line(summary.encode(errors="replace")) or type(problem).__name__
     _say(f"this push is stored in the repository, but not recorded: {why}")
     try:
         keep(path, push)

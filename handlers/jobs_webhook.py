@@ -106,10 +106,10 @@ def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:  # noq
     if 200 <= status < 300:
         return {"status": status}
     if status == http.client.GONE:
-        message = "the receiver answered 410: it wants no more of this"
+        message = "the receiver answered 410: the webhook address is gone"
         raise Poison(message, code=REFUSED)
     if again is not None and status in {http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE}:
-        raise Retry(min(again, _LONGEST_WAIT), f"the receiver answered {status} and said when to come again")
+        raise Retry(min(again, _LONGEST_WAIT), f"the receiver answered {status} and said when to try again")
     message = f"the receiver answered {status}" + ("; redirects are not followed" if 300 <= status < 400 else "")
     raise Failed(message, code=REFUSED)
 
@@ -150,7 +150,7 @@ def _post(url: str, body: bytes, headers: dict[str, str], rules: Rules) -> tuple
     except ValueError:
         parts, host, port = urlsplit(""), "", 0
     if parts.scheme not in {"http", "https"} or not host or parts.username is not None:
-        message = "the webhook is no URL like https://example.com/done"
+        message = "the webhook is not a URL like https://example.com/done"
         raise Poison(message, code=FORBIDDEN)
     addresses = _resolve(host, port)
     if not all(_may_call(host, address, encrypted=parts.scheme == "https", allow=rules.allow) for address in addresses):

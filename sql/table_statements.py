@@ -111,27 +111,25 @@ def names_of(
     found = _ALIASED.fullmatch(view) if view is not None else None
     if view is not None and found is None:
         message = (
-            f"view {view!r} is no name of a view, with or without a schema before it and an alias after it: "
+            f"view {view!r} is not the name of a view, with or without a schema before it and an alias after it: "
             "'example_jobs_with_names example_jobs'"
         )
         raise ValueError(message)
     unknown = sorted(set(alternate_columns) - set(COLUMNS))
     if unknown:
-        message = (
-            f"alternate_columns renames {unknown[0]!r}, which is none of the columns that a store knows: "
-            f"{', '.join(COLUMNS)}"
-        )
+        message = f"alternate_columns renames {unknown[0]!r}, which is not a column of a store: {', '.join(COLUMNS)}"
         raise ValueError(message)
     for ours, theirs in alternate_columns.items():
         if "." in theirs or not _NAME.fullmatch(theirs):
             message = (
-                f"alternate_columns[{ours!r}] = {theirs!r} is no name of a column: letters, digits, _ and $, at most 63"
+                f"alternate_columns[{ours!r}] = {theirs!r} is not the name of a column: letters, digits, _ and $, "
+                "at most 63"
             )
             raise ValueError(message)
     renamed = tuple((name, alternate_columns.get(name, name)) for name in COLUMNS)
     twice = {theirs for _, theirs in renamed if sum(theirs == other for _, other in renamed) > 1}
     if twice:
-        message = f"alternate_columns gives two columns the name {min(twice)!r}: each needs one of its own"
+        message = f"alternate_columns gives two columns the name {min(twice)!r}: each needs a different one"
         raise ValueError(message)
     parts = tuple(table.split("."))
     shown = tuple((found[1] if found else table).split("."))
@@ -152,7 +150,7 @@ def check_name(value: object, *, field: str) -> str:
     """Return `value` if it can name a table, with or without its schema, or raise ValueError naming `field`."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         message = (
-            f"{field} {value!r} is no name of a table: letters, digits, _ and $, at most 63, with or without "
+            f"{field} {value!r} is not the name of a table: letters, digits, _ and $, at most 63, with or without "
             "its schema: 'app.example_jobs'"
         )
         raise ValueError(message)

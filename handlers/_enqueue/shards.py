@@ -178,7 +178,7 @@ class ShardMap:
     def homeless(self, statement: Statement[Any]) -> ValueError:
         """Return the error for a statement that is about no job."""
         return ValueError(
-            f"shards: {statement.name} names no job by which to find the database. "
+            f"shards: {statement.name} does not name a job, so its database is not known. "
             "Call it on a Client of one database, or on a Client of each"
         )
 

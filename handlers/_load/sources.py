@@ -70,7 +70,7 @@ class Sources:
     def _take_file(self, file: Path, given: str) -> None:
         folder = file.parent
         if file.suffix != _SUFFIX:
-            self._problems.add(str(file), str(file), 0, "is no Python module: its name must end in .py")
+            self._problems.add(str(file), str(file), 0, "is not a Python module: its name must end in .py")
         elif (
             self._importer.is_safe(str(folder), folder)
             and self._importer.is_safe(file.stem, given)

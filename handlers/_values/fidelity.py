@@ -56,7 +56,7 @@ def compare(given: object, arrived: object, own: frozenset[type]) -> None:
         raise Misfit(CHANGED)
 
 
-CHANGED: Final = "would not arrive as it was given: its class makes something else of its own JSON form"
+CHANGED: Final = "would not arrive unchanged: its class reads its own JSON form as another value"
 
 
 def _compare_types(given: object, arrived: object, own: frozenset[type]) -> None:
@@ -118,7 +118,7 @@ def _compare_keys(given: Iterable[object], arrived: Iterable[object], own: froze
 def _taken_for(kind: type, came: type) -> str:
     return (
         f"would arrive as {came.__name__}, not as {kind.__name__}: "
-        "in JSON the two look alike, use a type of its own for one of them"
+        "in JSON the two look alike: use a separate type for one of them"
     )
 
 

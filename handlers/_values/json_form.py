@@ -41,7 +41,7 @@ def convert(value: object) -> object:
             return str(value)
         case Decimal():
             if not value.is_finite():
-                message = "is a Decimal that is no finite number: pass None instead"
+                message = "is a Decimal that is not a finite number: pass None instead"
                 raise TypeError(message)
             return str(value)
         case Enum():
@@ -160,7 +160,7 @@ class Walk:
             fault = "holds a NUL character, which PostgreSQL refuses: remove it, or pass base64"
             raise self._problem(path, fault, what=what)
         if not text.isascii() and _SURROGATE.search(text):
-            fault = "holds a lone surrogate, which is no Unicode text: decode the text with its right encoding"
+            fault = "contains a lone surrogate, which is not valid Unicode: decode the text with its actual encoding"
             raise self._problem(path, fault, what=what)
 
     def _problem(self, path: str, fault: str, *, what: str = "") -> Exception:

@@ -78,7 +78,7 @@ def run(
             command, input=given, capture_output=True, env=environment(more, plain=plain), timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        message = f"git {_verb(words)} was not through after {timeout:g} s"
+        message = f"git {_verb(words)} did not finish within {timeout:g} s"
         raise TimeoutError(message) from None
     if done.returncode:
         raise GitError(_verb(words), done.returncode, last_line(done.stderr))

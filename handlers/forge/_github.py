@@ -98,7 +98,7 @@ class GitHub:
         Raises NotFoundError for an invalid name.
         """
         if not _ORG.fullmatch(org):
-            message = f"{org[:100]!r} is no organization's name"
+            message = f"{org[:100]!r} is not the name of an organization"
             raise NotFoundError(message)
         return f"{self.url}/orgs/{quote(org, safe='')}/repos?per_page=100&type=all&sort=full_name"
 
@@ -216,7 +216,7 @@ def _read_page(body: bytes, following: str | None) -> Page:
         document: Any = orjson.loads(body)
         found = tuple((str(one["name"]), str(one["clone_url"])) for one in document)
     except (ValueError, TypeError, KeyError):
-        message = "GitHub's answer is no list of repositories"
+        message = "GitHub's answer is not a list of repositories"
         raise GitHubError(message) from None
     return Page(found, following)
 
@@ -225,7 +225,7 @@ def _meaning(problem: urllib.error.HTTPError, body: bytes) -> GitHubError:
     """Return the exception for an answer that is not a success."""
     code, headers = problem.code, problem.headers
     if code == 404:
-        return NotFoundError("GitHub knows no such organization, or the token may not see it (404)")
+        return NotFoundError("GitHub has no such organization, or the token may not see it (404)")
     if code in {403, 429}:
         limited = _limit(headers)
         if limited is not None:

@@ -65,7 +65,7 @@ def check_address(url: str, *, scheme: str, host: str) -> str:
     except ValueError:
         good = False
     if not good or not url.isascii() or not url.isprintable() or " " in url:
-        message = f"{url[:200]!a} is no address to clone from: it must be on {host}, over https, without a user"
+        message = f"{url[:200]!a} is not an address to clone from: it must be on {host}, over https, without a user"
         raise NameRefusedError(message)
     return url
 

@@ -61,7 +61,7 @@ def _sha(value: str | None) -> str | None:
     if value is None or not value.strip("0"):  # git writes zeros for a missing object
         return None
     if not _git.SHA.fullmatch(value):
-        message = f"{value[:80]!r} is no full object name"
+        message = f"{value[:80]!r} is not a full object name"
         raise ValueError(message)
     return value
 

@@ -19,11 +19,11 @@ from typing import Final
 from jobherd.handlers.forge import _git
 
 CONFIG: Final = "jobherd.json"
-MARK: Final = "# Written by: jobherd forge init-repo. Told again, it writes this file again."
+MARK: Final = "# Written by: jobherd forge init-repo."
 _HOOK: Final = """\
 #!/bin/sh
-{mark}
-# It tells Jobherd of each push. It cannot refuse one: what it cannot tell is kept in the repository and told later.
+{mark} Run again, the command writes this file again.
+# It reports each push to Jobherd and cannot reject one. A push that it cannot report is kept here and reported later.
 python={python}
 if [ ! -x "$python" ]; then
     echo "jobherd: $python is gone, so git stored this push but Jobherd did not record it." \\
@@ -105,7 +105,7 @@ def _write_hook(path: str) -> None:
         with open(file, encoding="utf-8", errors="replace") as stream:
             if MARK not in stream.read():
                 raise RepositoryError(
-                    f"{file} is there and is not ours: rename it, run this again, "
+                    f"{file} exists and was not written by Jobherd: rename it, run this again, "
                     "and call both from a script of your own. "
                     "Both read the same lines from standard input."
                 )

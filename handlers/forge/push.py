@@ -107,12 +107,12 @@ def _examine(repository: str, event: Row, earlier: Sequence[str]) -> _Nature:
         return _Nature("delete", None, brought, dropped, _kept(dropped))
     tip = known[new]
     if tip is None:
-        note = "the ref points to no commit, or its commits went away before they were read"
+        note = "the ref does not point to a commit, or its commits were deleted before Jobherd read them"
         return _Nature("create" if old is None else "rewrite", None, brought, note=note)
     if old is None:
         return _Nature("create", tip, brought, 0)
     if was is None:
-        return _Nature("rewrite", tip, brought, note="where the ref pointed before is not there any more")
+        return _Nature("rewrite", tip, brought, note="the commit to which the ref pointed before no longer exists")
     if _git.is_ancestor(repository, old=was, new=tip):
         return _Nature("update", tip, brought, 0)
     dropped = _git.count_commits(repository, reached=[was], without=[tip])
@@ -120,7 +120,10 @@ def _examine(repository: str, event: Row, earlier: Sequence[str]) -> _Nature:
 
 
 def _kept(dropped: int) -> str | None:
-    return f"{dropped} commits are on this ref no more; what was recorded of them stays" if dropped else None
+    if not dropped:
+        return None
+    gone = "1 commit is" if dropped == 1 else f"{dropped} commits are"
+    return f"{gone} no longer on this ref; the records stay"
 
 
 def _record(job: Job, repository: str, event: Row, *, tip: str, without: Sequence[str]) -> None:

@@ -118,7 +118,7 @@ _HELP: Final = {
     "starts_at": "add, edit: no instant is earlier than this time",
     "ends_at": "add, edit: no instant is later than this time",
     "good_for": "add, edit: a job that has not started this long after its instant expires",
-    "pause_after": "add, edit: so many failed runs in a row pause the schedule",
+    "pause_after": "add, edit: number of failed runs in a row that pauses the schedule",
 }
 
 

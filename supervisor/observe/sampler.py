@@ -102,7 +102,7 @@ class Sampler:
     def _question(self, command: FleetCommand, now: float) -> Question:
         job = command.arguments.get("job")
         if not isinstance(job, int):
-            raise CommandRejected(f"job: {job!r} is no job's id")
+            raise CommandRejected(f"job: {job!r} is not a job id")
         if len(self._questions) >= MOST_QUESTIONS:
             raise CommandRejected(
                 f"{len(self._questions)} stacks and profiles are being taken here at this moment: try again later"

@@ -124,7 +124,7 @@ def gateway_addresses() -> Reader:
         if isinstance(address, str):
             return address
         if address is None or text.startswith(":"):  # all addresses of this host, or off: no gateway
-            message = f"{text!r} names no host"
+            message = f"{text!r} has no host"
             raise ValueError(message)
         host, port = address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

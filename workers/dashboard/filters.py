@@ -81,7 +81,7 @@ class Wanted:
         problems: dict[str, str] = {}
         states = given.getlist("state")
         if unknown := [state for state in states if state not in STATES]:
-            problems["state"] = f"“{unknown[0][:40]}” is no state: choose among {', '.join(STATES)}."
+            problems["state"] = f"“{unknown[0][:40]}” is not a state: choose one of {', '.join(STATES)}."
         fields = {name: given.get(name, "").strip() for name in _WORDS} | {"text": given.get("q", "").strip()}
         for name, text in fields.items():
             if "\0" in text or len(text) > LONGEST:
@@ -237,5 +237,5 @@ def _moment(text: str, now: datetime, field: str, zone: tzinfo) -> datetime | No
         found = found if found.tzinfo else found.replace(tzinfo=zone)
         return found.astimezone(UTC)
     except (ValueError, OverflowError):
-        message = f"{field} is no time: write “24h” for so long ago, “yesterday”, “09:00”, or “2026-01-31 08:00”"
+        message = f"{field} is not a time: write “24h” for 24 hours ago, “yesterday”, “09:00”, or “2026-01-31 08:00”"
         raise ValueError(message) from None

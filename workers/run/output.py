@@ -112,7 +112,7 @@ class Output:
         try:
             line = orjson.dumps(entry, default=str, option=orjson.OPT_NON_STR_KEYS)
         except (TypeError, ValueError, RecursionError):
-            line = orjson.dumps({"key": sanitize(entry.get("key"), 200), "out": "<an entry that is no JSON>"})
+            line = orjson.dumps({"key": sanitize(entry.get("key"), 200), "out": "<an entry that is not JSON>"})
         self.write(ENTRY + line + b"\n")
 
     def write(self, data: bytes) -> None:

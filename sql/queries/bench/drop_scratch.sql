@@ -5,7 +5,7 @@ DECLARE
     scratch text := split_part('jobherd.scratch', '.', 1);  -- the schema this text was loaded for
 BEGIN
     IF NOT starts_with(scratch, 'jobherd_bench_') THEN
-        RAISE EXCEPTION '% is no scratch schema', scratch;
+        RAISE EXCEPTION '% is not a scratch schema', scratch;
     END IF;
     EXECUTE format('DROP SCHEMA IF EXISTS %I CASCADE', scratch);
 END $$

@@ -72,7 +72,7 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
     if is_["session_replication_role"] != "origin":
         yield wrong(
             f"session_replication_role is {is_['session_replication_role']} for this role: triggers do not fire, and "
-            "workers hear of no job that it enqueues",
+            "workers are not notified of jobs that it enqueues",
             "ALTER ROLE ... RESET session_replication_role for the role that jobs use",
         )
     if is_["row_security"] != "on":
@@ -182,7 +182,7 @@ def sessions(rows: Iterable[Row]) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "privileges",
-                f"the role {row['name']} must not end sessions of {', '.join(row['others'])}: if a host of theirs "
+                f"the role {row['name']} must not end sessions of {', '.join(row['others'])}: if one of their hosts "
                 "dies, a job whose transaction is open "
                 "waits until the server ends that session",
                 f"GRANT pg_signal_backend TO {row['called']}, or let all supervisors use one role",

@@ -71,8 +71,8 @@ class GatewaySettings:
     gateway_task_lease: float = setting(
         60.0,
         values.span(1, 86400),
-        "Time that a remote worker has for a job before it must extend it with a heartbeat, if the worker names no "
-        "other time. Then the job is retried.",
+        "Time that a remote worker has for a job before it must extend it with a heartbeat, unless the worker "
+        "names another time. Then the job is retried.",
         group="Gateway", metavar="TIME", for_good=True,
     )  # fmt: skip
     gateway_linger: float = setting(

@@ -57,12 +57,12 @@ def test_table_store_options_become_the_policy_of_its_handler():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"table": "x; DROP TABLE y"}, "table 'x; DROP TABLE y' is no name of a table"),
-        ({"table": 'a"b'}, "no name of a table"),
-        ({"table": "a.b.c"}, "no name of a table"),
-        ({"view": "v a b"}, "is no name of a view"),
-        ({"alternate_columns": {"status": "state"}}, "renames 'status', which is none of the columns"),
-        ({"alternate_columns": {"state": "x y"}}, r"alternate_columns\['state'\] = 'x y' is no name of a column"),
+        ({"table": "x; DROP TABLE y"}, "table 'x; DROP TABLE y' is not the name of a table"),
+        ({"table": 'a"b'}, "is not the name of a table"),
+        ({"table": "a.b.c"}, "is not the name of a table"),
+        ({"view": "v a b"}, "is not the name of a view"),
+        ({"alternate_columns": {"status": "state"}}, "renames 'status', which is not a column"),
+        ({"alternate_columns": {"state": "x y"}}, r"alternate_columns\['state'\] = 'x y' is not the name of a column"),
         ({"alternate_columns": {"state": "cancel"}}, "two columns the name 'cancel'"),
         ({"columns": "id"}, "takes a list of expressions"),
         ({"columns": ["id", ""]}, "takes SQL expressions as text"),

@@ -142,7 +142,7 @@ def test_id_of_an_unknown_shard_raises_value_error(client):
 
 
 def test_statement_without_a_job_id_is_rejected(client):
-    with pytest.raises(ValueError, match="names no job"):
+    with pytest.raises(ValueError, match="does not name a job"):
         client.run(ShardMap.show())
 
 
@@ -349,7 +349,7 @@ def test_client_without_shards_does_not_import_the_shard_modules():
 
 def test_signal_to_a_topic_needs_a_client_of_one_database(client, shards):
     """A topic belongs to no database, so the client queries none. A signal to a job goes to the database of its id."""
-    message = r"^shards: control/send_signal names no job .* Call it on a Client of one database"
+    message = r"^shards: control/send_signal does not name a job.* Call it on a Client of one database"
 
     async def signal():
         async with AsyncClient(shards=shards, timeout=LIMIT) as other:

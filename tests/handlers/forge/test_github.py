@@ -351,7 +351,7 @@ def test_unsafe_clone_urls_are_rejected(forge: Forge, github: GitHubServer, addr
 
 @pytest.mark.parametrize("org", ["", "..", "a/b", "-x", "a b", "x" * 101, "a?b", "ünïcode"])
 def test_invalid_organization_name_is_rejected_before_enqueue(forge: Forge, org: str) -> None:
-    with pytest.raises(ValueError, match="no organization's name"):
+    with pytest.raises(ValueError, match="is not the name of an organization"):
         request_import(org)
     assert forge.rows(IMPORT) == []
 

@@ -206,7 +206,7 @@ def test_git_that_exceeds_its_timeout_is_terminated(forge: Forge, hub: Hub, tmp_
     slow.chmod(stat.S_IRWXU)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{own}:{os.environ['PATH']}")
-        with pytest.raises(TimeoutError, match="git version was not through after 0.1 s"):
+        with pytest.raises(TimeoutError, match="git version did not finish within 0.1 s"):
             _git.run("version", timeout=0.1)
 
 

@@ -163,7 +163,7 @@ def test_commits_dropped_by_a_force_push_stay_recorded(forge: Forge) -> None:
     forge.run_waiting()
     event = only_event(forge)
     assert (event["change"], event["commits"], event["dropped"]) == ("rewrite", 1, 1)
-    assert "1 commits are on this ref no more" in event["note"]
+    assert "1 commit is no longer on this ref" in event["note"]
     assert {row["sha"] for row in forge.rows("SELECT sha FROM jobherd.forge_commits")} == {first, second, other}
 
 
@@ -188,7 +188,7 @@ def test_annotated_tag_counts_its_commit_and_a_tag_on_a_file_counts_none(forge: 
     forge.run_waiting()
     events = {event["ref"]: event for event in forge.rows(EVENTS)}
     assert events["refs/tags/v1"]["commits"] + events["refs/tags/file"]["commits"] == 1
-    assert "points to no commit" in events["refs/tags/file"]["note"]
+    assert "does not point to a commit" in events["refs/tags/file"]["note"]
 
 
 def test_merge_commit_adds_no_lines(forge: Forge) -> None:
@@ -309,7 +309,7 @@ def test_commits_deleted_before_they_were_read_are_noted(forge: Forge) -> None:
     forge.run_waiting()
     first, second = forge.rows(EVENTS)
     assert (first["change"], first["commits"]) == ("create", 0)
-    assert "went away before they were read" in first["note"]
+    assert "were deleted before Jobherd read them" in first["note"]
     assert (second["change"], second["commits"], second["dropped"]) == ("rewrite", 1, None)
 
 

@@ -233,7 +233,7 @@ def test_stack_of_a_job_that_does_not_run_is_rejected_with_the_job_that_does(pla
         place.profile(**wrong)
         assert "a profile takes up to 300 seconds" in place.wait(len(place.answers))[1]
     place.stack("42; DROP")
-    assert "no job's id" in place.answers[-1][1]
+    assert "not a job id" in place.answers[-1][1]
 
 
 def test_stack_of_the_next_job_is_not_returned_for_an_ended_one(place):

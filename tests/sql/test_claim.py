@@ -87,7 +87,7 @@ def test_claim_returns_the_time_left_until_each_job_expires(queue):
 
 
 @pytest.mark.parametrize(("short", "waits"), [(None, "on"), ([], "on"), (["a:b"], "on"), (["a:b", "a:c"], "off")])
-def test_a_claim_waits_for_its_fsync_unless_all_of_its_jobs_are_short(queue, short, waits):
+def test_claim_waits_for_its_fsync_unless_all_its_jobs_are_short(queue, short, waits):
     queue.enqueue("a:b")
     queue.enqueue("a:c")
     child = queue.child()

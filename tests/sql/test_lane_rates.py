@@ -203,7 +203,7 @@ def test_retry_counts_as_a_start_and_returns_no_token(queue):
 
 
 @pytest.mark.parametrize("cause", ["the clock was set back", "the limit became higher"])
-def test_a_bucket_that_holds_more_than_it_can_is_corrected(queue, cause):
+def test_bucket_is_corrected_after_the_clock_was_set_back_or_the_limit_raised(queue, cause):
     jobs = put(queue, acme=3)
     child = queue.child()
     queue.run("SELECT jobherd.limit_each_rate('crm', %s)", "1/d" if "limit" in cause else "1/min")
@@ -252,7 +252,7 @@ def test_changing_one_rule_of_a_queue_keeps_its_other_rules(queue):
     assert queue.count("gates") == 0
 
 
-def test_the_audit_log_has_it(queue):
+def test_audit_log_records_changes_of_the_partition_rate_limit(queue):
     queue.run(
         "SELECT jobherd.limit_each_rate('crm', '5/s', burst => 2, actor => 'ada'), jobherd.limit_each_rate('crm', NULL, actor => 'ada')"
     )
@@ -273,7 +273,7 @@ def test_the_audit_log_has_it(queue):
         ("limit_each('crm', 2147483647)", "is not a number from 1"),
     ],
 )
-def test_a_bad_rule_is_an_error(queue, call, problem):
+def test_invalid_partition_rule_is_rejected(queue, call, problem):
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=problem):
         queue.run(f"SELECT jobherd.{call}")
 
@@ -288,7 +288,7 @@ def test_full_buckets_of_partitions_are_deleted_unless_their_jobs_wait(queue):
     assert queue.run("SELECT name FROM jobherd.buckets ORDER BY name") == [("crm b",), ("crm c",)]
 
 
-def test_an_open_transaction_that_sets_a_limit_holds_up_no_claim(queue):
+def test_open_transaction_that_sets_a_partition_rate_limit_blocks_no_claim(queue):
     jobs = put(queue, acme=2)
     queue.run("SELECT jobherd.limit_each_rate('crm', '1/s', burst => 10)")
     child = queue.child()

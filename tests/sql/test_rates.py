@@ -211,7 +211,7 @@ def test_rolled_back_claim_takes_no_token(queue):
 
 
 @pytest.mark.parametrize("cause", ["the clock was set back", "the limit became higher"])
-def test_a_bucket_that_holds_more_than_it_can_is_corrected(queue, cause):
+def test_bucket_that_is_used_too_far_ahead_is_corrected(queue, cause):
     jobs = queue.enqueue_many("a:b", 3, queue="mail")
     child = queue.child()
     if cause == "the limit became higher":
@@ -249,7 +249,7 @@ def test_claim_returns_no_token_time_if_no_served_job_waits_for_it(queue):
     assert starts(child) == ([], None)
 
 
-def test_an_open_transaction_that_sets_a_limit_holds_up_no_claim(queue):
+def test_open_transaction_that_sets_a_limit_blocks_no_claim(queue):
     queue.run("SELECT jobherd.limit('mail', '1/s', burst => 10)")
     jobs = queue.enqueue_many("a:b", 2, queue="mail")
     child = queue.child()
@@ -339,12 +339,12 @@ def test_full_buckets_of_removed_limits_are_deleted(queue):
         ("limit(rate => '1/s')", "give a queue or a kind"),
     ],
 )
-def test_what_is_wrong_is_said(queue, call, problem):
+def test_invalid_rate_limit_is_rejected_with_a_reason(queue, call, problem):
     with pytest.raises(psycopg.Error, match=problem):
         queue.run(f"SELECT jobherd.{call}")
 
 
-def test_the_audit_log_has_it(queue):
+def test_audit_log_records_each_change_of_a_rate_limit(queue):
     queue.run("SELECT jobherd.limit('mail', '5/s', actor => 'ada')")
     queue.run("SELECT jobherd.limit('mail', actor => 'ada')")
     queue.run("SELECT jobherd.limit('mail', actor => 'ada')")

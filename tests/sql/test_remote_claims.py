@@ -268,7 +268,7 @@ def test_claim_can_start_after_a_given_position_in_the_queue(queue, gateway, ses
 
 
 @pytest.mark.parametrize(("short", "waits"), [(None, "on"), (["a:b"], "on"), (["a:b", "a:c"], "off")])
-def test_a_claim_waits_for_its_fsync_unless_all_of_its_jobs_are_short(queue, gateway, sessions, short, waits):
+def test_claim_waits_for_its_fsync_unless_all_its_jobs_are_short(queue, gateway, sessions, short, waits):
     queue.enqueue("a:b")
     queue.enqueue("a:c")
     with gateway.connection.transaction():

@@ -164,7 +164,7 @@ def test_weights_are_merged_shown_and_written_to_the_audit_log(queue):
         ("limit_each('crm', 2, strict => true)", "strict order requires max_running 1"),
     ],
 )
-def test_a_bad_rule_is_an_error(queue, call, says):
+def test_invalid_rule_is_rejected(queue, call, says):
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=says):
         queue.run(f"SELECT jobherd.{call}")
 

@@ -44,7 +44,7 @@ def test_steps_dict_provides_the_results_of_child_jobs():
         ("", {"spawn:1": [1]}, "what step 'spawn:1' has recorded"),
     ],
 )
-def test_what_is_wrong_is_said(how: str, steps: dict[str, object], error: str):
+def test_invalid_use_of_child_jobs_raises_a_clear_error(how: str, steps: dict[str, object], error: str):
     with pytest.raises(Exception, match=error):
         assert run_payload(parent, {"how": how}, steps=steps).exception is None
 

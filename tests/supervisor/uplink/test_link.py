@@ -216,7 +216,7 @@ def test_long_request_is_sent_in_parts_and_lines_may_arrive_in_parts(link, uplin
         ({"event": "session", "connected": False, "session": "", "trouble": "no"}, SessionChanged(False, "", "no")),
     ],
 )
-def test_events(line, event):
+def test_parse_returns_each_event(line, event):
     assert parse(json.dumps(line).encode()) == event
 
 

@@ -1,6 +1,8 @@
 """Selects the settings that child processes receive.
 
-Children do not know where a value came from, and get no setting that concerns only the supervisor.
+`ChildSettings` (`workers/process/spec.py`) names them. They also include what the supervisor itself needs
+to fork and to report a death, such as `log_capture` and `code_version`. A child process gets the values, and
+does not know where they came from.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import socket
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from jobherd.workers.process.spec import ChildSettings, UplinkSettings
+from jobherd.workers.process.spec import RECIPIENTS, ChildSettings, UplinkSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +58,8 @@ def uplink_settings(settings: Settings, folder: Path) -> UplinkSettings:
 
 
 def for_kind(settings: ChildSettings, kind: str) -> ChildSettings:
-    """Return the settings for a child process of that kind, without the secrets that it does not need."""
-    if kind != "web":
-        settings = replace(settings, dashboard_view_token=(), dashboard_operate_token=())
-    if kind != "gateway":
-        settings = replace(settings, gateway_token=())
-    return settings if kind == "worker" else replace(settings, webhook_secret=())
+    """Return the settings for a child process of that kind, without the secrets of other kinds."""
+    others: dict[str, Any] = {
+        each.name: each.default for each in fields(settings) if RECIPIENTS.get(each.name, kind) != kind
+    }
+    return replace(settings, **others)

@@ -21,12 +21,15 @@ MARKER: Final = "JOBHERD_CHILD"
 behind, whatever process group they are in.
 """
 
-SECRETS: Final = (
-    "JOBHERD_DASHBOARD_OPERATE_TOKEN",
-    "JOBHERD_DASHBOARD_VIEW_TOKEN",
-    "JOBHERD_GATEWAY_TOKEN",
-    "JOBHERD_WEBHOOK_SECRET",
-)
+RECIPIENTS: Final = {
+    "dashboard_operate_token": "web",
+    "dashboard_view_token": "web",
+    "gateway_token": "gateway",
+    "webhook_secret": "worker",
+}
+"""The secret settings, and the only kind of child process that gets each of them."""
+
+SECRETS: Final = tuple(f"JOBHERD_{name.upper()}" for name in RECIPIENTS)
 """Environment variables removed in every child process: handlers and the programs that they start
 would see them.
 """
@@ -136,9 +139,7 @@ class ChildSettings:
     """Whether the dashboard is served there too, if it is installed."""
     dashboard_view_token: tuple[str, ...] = field(default=(), repr=False)
     dashboard_operate_token: tuple[str, ...] = field(default=(), repr=False)
-    """Tokens that allow viewing, or operating. Without tokens, only this host is answered. Only the
-    web process gets them.
-    """
+    """Tokens that allow viewing, or operating. Without tokens, only this host is answered."""
     dashboard_hosts: tuple[str, ...] = ()
     dashboard_path: str = ""
     """Host names and path under which a proxy serves the dashboard."""
@@ -146,7 +147,7 @@ class ChildSettings:
     gateway: tuple[str, int] | str | None = None
     """The address of the gateway, or `unix:PATH`."""
     gateway_token: tuple[str, ...] = field(default=(), repr=False)
-    """Tokens of clients that may do everything. Only the gateway gets them."""
+    """Tokens of clients that may do everything."""
     gateway_access: Path | None = None
     gateway_cert: Path | None = None
     gateway_key: Path | None = None
@@ -173,9 +174,7 @@ class ChildSettings:
     log_level: str = "INFO"
     host: str = "localhost"
     webhook_secret: tuple[str, ...] = field(default=(), repr=False)
-    """Secrets that sign webhook calls. Without them, this host makes no such calls. Only workers
-    get them.
-    """
+    """Secrets that sign webhook calls. Without them, this host makes no such calls."""
     webhooks: bool = False
     """Whether there is such a secret."""
     webhook_allow: tuple[str, ...] = ()

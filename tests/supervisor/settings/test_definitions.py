@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jobherd.supervisor.policy.child_kinds import KINDS
 from jobherd.supervisor.settings.child import child_settings, for_kind
 from jobherd.supervisor.settings.definitions import Settings, specifications
 from jobherd.supervisor.settings.page import render_settings_markdown
@@ -408,41 +409,26 @@ def test_settings_load_in_a_working_directory_that_was_removed(tmp_path, monkeyp
     assert Settings.load({"workers": "3"}, environ={}).again().workers == 3
 
 
-def test_each_kind_of_child_gets_only_the_secrets_it_needs():
-    settings = load(
-        {
-            "dsn": "postgresql:///x",
-            "dashboard_view_token": "v" * 20,
-            "dashboard_operate_token": "o" * 20,
-            "webhook_secret": "w" * 20,
-            "gateway_token": "g" * 20,
-        }
-    )
-    told = {
-        kind: for_kind(child_settings(settings), kind)
-        for kind in ("worker", "maintenance", "resetter", "web", "gateway")
+DATABASE_ADDRESSES = {"dsn", "listen_dsn"}
+
+
+def secret_settings():
+    """Return the names of all secret settings but the addresses of the database."""
+    return {name for name, told in specifications().items() if told.secret} - DATABASE_ADDRESSES
+
+
+def test_each_secret_reaches_one_kind_of_child_only():
+    settings = load({"dsn": "postgresql:///x", **dict.fromkeys(secret_settings(), "s" * 20)})
+    given = {kind.name: for_kind(child_settings(settings), kind.name) for kind in KINDS}
+    reached = {name: [kind for kind, each in given.items() if getattr(each, name)] for name in secret_settings()}
+    assert reached == {
+        "dashboard_view_token": ["web"],
+        "dashboard_operate_token": ["web"],
+        "webhook_secret": ["worker"],
+        "gateway_token": ["gateway"],
     }
-    assert [kind for kind, each in told.items() if each.gateway_token] == ["gateway"]
-    assert {kind: bool(each.webhook_secret) for kind, each in told.items()} == {
-        "worker": True,
-        "maintenance": False,
-        "resetter": False,
-        "web": False,
-        "gateway": False,
-    }
-    assert {kind: bool(each.dashboard_view_token) for kind, each in told.items()} == {
-        "worker": False,
-        "maintenance": False,
-        "resetter": False,
-        "web": True,
-        "gateway": False,
-    }
-    assert {kind: bool(each.dashboard_operate_token) for kind, each in told.items()} == {
-        "worker": False, "maintenance": False, "resetter": False, "web": True, "gateway": False,
-    }  # fmt: skip
-    assert all(each.webhooks for each in told.values())
+    assert all(each.webhooks for each in given.values())
 
 
 def test_every_secret_except_database_addresses_is_removed_from_childrens_environment():
-    secret = {variable_of(name) for name, told in specifications().items() if told.secret}
-    assert secret - {"JOBHERD_DSN", "JOBHERD_LISTEN_DSN"} == set(SECRETS)
+    assert {variable_of(name) for name in secret_settings()} == set(SECRETS)

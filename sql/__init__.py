@@ -3,19 +3,20 @@
 Must not open connections or handle jobs: this package returns only text.
 
 `queries/` holds one statement a file, named verb_noun, in folders along the path of a job: `enqueue`,
-`claim`, `settle`, `recover` (after crashes), `lease`, `wake` (notifications), `remote` (sessions of
-remote workers). Then come `maintenance`, `control` (users' actions), `observe` (users' queries),
-`session` (settings of a connection), `migrate`, `table` (an application's own table), `bench`,
-`doctor`, `top` and `page`. A statement is loaded by its path, `load("claim/claim_jobs")`, so the name
-in the code is the name to search for.
+`claim`, `steps`, `settle`, `recover` (after crashes), `lease`, `wake` (notifications), `remote` (sessions
+of remote workers). Then come `schedule` (periodic jobs), `maintenance`, `control` (users' actions),
+`observe` (users' queries), `session` (settings of a connection), `migrate`, `table` (an application's own
+table), `bench`, `doctor`, `top`, `dashboard` and `forge`. A statement is loaded by its path,
+`load("claim/claim_jobs")`, so the name in the code is the name to search for.
 
 `table_templates/` holds templates of statements about a table that an application owns, filled by
-`table_statements.py`. `schema/` is the schema, one subject a file, and the first migration: the tables of
-jobs and of the fleet (01 to 05), enqueue (06 to 12), claims and their limits (13 to 21), what users do
-(22 to 26), flows, steps and signals (27 to 35), schedules (36 to 40), views and the rest (41 to 44). Later
-migrations are in `migrations/`, forward only. `migrate.py` applies them; `drift.py` uses them to report how a
-schema differs. `parameters.py` writes values in the form that PostgreSQL reads. `forge/` belongs to
-the example application. Only `migrate` and `drift` use a connection, which the caller gives.
+`table_statements.py`. `schema/` is the schema, one subject a file, and the first migration. Its files run
+in the order of their numbers: the tables of jobs and of the fleet, enqueue, claims and their limits, what
+users do with jobs, the rollup, jobs that wait for other jobs, flows, steps and signals, schedules, views and
+the rest. Later migrations are in `migrations/`, forward only. `migrate.py` applies them; `drift.py` uses
+them to report how a schema differs. `parameters.py` writes values in the form that PostgreSQL reads.
+`forge/` belongs to the example application. Only `migrate` and `drift` use a connection, which the caller
+gives.
 
 Read the head of `schema/01_jobs.sql` first: the life cycle of a job. The state is the table. A
 claim moves a batch of whole rows from `ready` into one row of `running`. A settlement deletes that

@@ -14,13 +14,15 @@ Its laws:
 * Note, plan, do: `policy/` stores facts and plans actions without a system call or a clock.
   `loop.py` does everything else and decides nothing.
 
-How to read it: `policy/` (kinds, slot, fleet, limits, plan), then `loop.py`, then what the loop
-uses:
+How to read it: `policy/` (`child_kinds`, `slot`, `fleet`, `limits`, `plan`), then `assembly.py`, which
+builds a supervisor of its parts, and `loop.py`. Then come the parts:
 
+* `events/` turns signals, notifications and fleet commands into facts on the fleet.
 * `process/` forks and signals children and reads their output.
 * `database/` holds the session, the lease, notifications and fleet commands.
 * `crash/` finds out why a child died, settles its job and releases the others.
 * `observe/` publishes metrics, the fleet report, systemd messages and the log.
+* `uplink/` has the place of `database/` in the supervisor of `jobherd work`, which `remote_assembly.py` builds.
 * `cli/` is the command line, `settings/` the settings, `embedded/` the PostgreSQL that Jobherd
   starts itself. `version.py` is the version.
 """

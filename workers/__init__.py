@@ -7,6 +7,8 @@ How to read it, from the top:
   fencing token.
 * `stores/` runs jobs in tables that the application owns. `maintenance/` is the maintenance
   process. `web/` serves health and metrics, `dashboard/` the dashboard.
+* `gateway/` serves remote workers and producers over gRPC. `uplink/` is the process of `jobherd work`
+  that is connected to a gateway, and `remote/` is what its workers use in place of a database.
 * `database/` is the session, `inspect/` explains what a job is doing, `process/` is the child as a
   process, `ipc/` is everything that passes between supervisor and child, `job/` is a job's row,
   `system/` is what children ask of the operating system.

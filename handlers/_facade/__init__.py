@@ -1,4 +1,4 @@
-"""Jobherd: a job queue on the PostgreSQL you already run, drained by real processes.
+"""Jobherd: background jobs on PostgreSQL, each worker a separate process.
 
 `from jobherd import handler, Client, Job` is the public Python API, for authors of handlers and for
 producers. `jobherd.testing` runs handlers in tests, `jobherd.remote` works through a gateway. This

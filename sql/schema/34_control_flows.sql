@@ -1,4 +1,4 @@
--- Actions of users on flows: cancel and retry.
+-- Actions of users on flows: cancel. Retry is in 35_retry_flows.sql.
 
 CREATE FUNCTION jobherd.cancel_flow(flow_id bigint, actor text DEFAULT NULL, reason text DEFAULT NULL)
 RETURNS text

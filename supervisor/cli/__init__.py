@@ -3,8 +3,8 @@
 Each family is one module with a tuple `COMMANDS`. To add a family, write its module and add its
 name and commands to `FAMILIES`. Only the requested family is imported, because a script that
 enqueues jobs one by one pays for each start. An expected error ends here as one sentence on
-standard error and an exit code (`codes.py`), never as a traceback. Only `run` starts a supervisor;
-every other command is only a client of the database.
+standard error and an exit code (`codes.py`), never as a traceback. Only `run`, `work` and `bench`
+start a supervisor, and only `dashboard` serves HTTP.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ FAMILIES = {
     "bench": ("bench",),
     "forge": ("forge",),
 }
-"""The commands of each family, in the order of the help."""
+"""The commands of each family. `GROUPS` (`usage.py`) has the order in which the help lists them."""
 WHERE_PRESENT = ("forge",)
 """Families that a build may leave out. They are loaded if their module exists."""
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Errors of a write: a full disk, a quota, a file size limit, and a terminal that is gone."""
 
-ABOUT = "A job queue on the PostgreSQL you already run, drained by real processes."
+ABOUT = "Background jobs on PostgreSQL, each worker a separate process."
 EXAMPLES = """\
 examples:
   jobherd run --handlers ./my_handlers --workers 4
@@ -115,7 +115,7 @@ def _write_no_more() -> None:
 
 
 def commands(word: str | None = None) -> dict[str, Command]:
-    """Return commands by name, in the order of the help.
+    """Return commands by name.
 
     Args:
         word: the first word of the command line. If it is a command, only the commands of its

@@ -1,6 +1,6 @@
 -- Count the jobs of the tenants by state: the %(tenants)s tenants with the most, the others summed under a null
--- name. Run by a web process for the metrics, if that is enabled. No more than %(most)s waiting jobs of each
--- table are read, so a tenant may have more than is returned.
+-- name. Run by a web process: for the dashboard's page of queues, and for the metrics if these show tenants. No more
+-- than %(most)s waiting jobs of each table are read, so a tenant may have more than is returned.
 WITH seen AS MATERIALIZED (
     SELECT 'ready' AS state, (r.extras).tenant AS tenant FROM (SELECT extras FROM jobherd.waiting LIMIT %(most)s::bigint) AS r
     UNION ALL

@@ -14,10 +14,10 @@ Its laws:
 * Note, plan, do: `policy/` stores facts and plans actions without a system call or a clock.
   `loop.py` does everything else and decides nothing.
 
-How to read it: `policy/` (`child_kinds`, `slot`, `fleet`, `limits`, `plan`), then `assembly.py`, which
-builds a supervisor of its parts, and `loop.py`. Then come the parts:
+How to read it: `policy/` (`child_kinds`, `slot`, `slot_table`, `limits`, `plan`), then `assembly.py`,
+which builds a supervisor of its parts, and `loop.py`. Then come the parts:
 
-* `events/` turns signals, notifications and fleet commands into facts on the fleet.
+* `events/` turns signals, notifications and fleet commands into facts in the slot table.
 * `process/` forks and signals children and reads their output.
 * `database/` holds the session, the lease, notifications and fleet commands.
 * `crash/` finds out why a child died, settles its job and releases the others.

@@ -1,7 +1,7 @@
 """Builds a supervisor: which part knows which, in one place. The loop turns, the parts act.
 
 Parts know only parts that are built before them. What has to reach a part built earlier is a fact
-on the fleet, or an event that a component in `events/` takes.
+in the slot table, or an event that a component in `events/` takes.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from jobherd.supervisor.events.reload import FileWatch, ReloadAnswers, SettingsR
 from jobherd.supervisor.events.run_state_changes import RunStateChanges
 from jobherd.supervisor.events.signals import SIGNAL_OF, Signals
 from jobherd.supervisor.loop import Loop
-from jobherd.supervisor.observe.fleet_log import FleetLog
 from jobherd.supervisor.observe.fleet_report import FleetReport
 from jobherd.supervisor.observe.greeting import Greeting
 from jobherd.supervisor.observe.log_stream import LogStream
+from jobherd.supervisor.observe.log_writer import LogWriter
 from jobherd.supervisor.observe.loop_lag import LoopLag
 from jobherd.supervisor.observe.sampler import Sampler
 from jobherd.supervisor.observe.status_report import StatusReport
 from jobherd.supervisor.observe.systemd import ServiceManager
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.supervisor.process import spawn
 from jobherd.supervisor.process.board_reader import BoardReader
 from jobherd.supervisor.process.children import Children
@@ -80,12 +80,12 @@ class Supervisor(Serving):
         sql.load_all()  # later there may be no file descriptor left to read a statement
         self.me = me
         self.settings = LiveSettings(settings, reload)
-        self.fleet = fleet = Fleet(Limits.of(settings))
+        self.slot_table = slot_table = SlotTable(Limits.of(settings))
         self.selector = selectors.DefaultSelector()
         self.signal_pipe = signals or SignalPipe()
         self.log_stream = log_stream or LogStream()
         self.control = control = ControlBlock()
-        self.boards = boards = [StatusBoard(f"jobherd-{slot.number}") for slot in fleet.slots]
+        self.boards = boards = [StatusBoard(f"jobherd-{slot.number}") for slot in slot_table.slots]
         self.deaths = DeathMessages()
         self.files = FileWatch(self.selector)
         manager, lag = ServiceManager(), LoopLag()
@@ -101,12 +101,12 @@ class Supervisor(Serving):
         )
         self.session = DatabaseSession(self.db, self.selector)
         names = NameLookups(self.db, self.selector)
-        self.cancels = Cancels(self.db, fleet)
-        self.reclaim = Reclaim(self.db, fleet, me)
-        ended_children = EndedChildren(self.db, fleet)
+        self.cancels = Cancels(self.db, slot_table)
+        self.reclaim = Reclaim(self.db, slot_table, me)
+        ended_children = EndedChildren(self.db, slot_table)
         self.lease = Lease(
             self.db,
-            fleet,
+            slot_table,
             control,
             cancels=self.cancels,
             reclaim=self.reclaim,
@@ -114,14 +114,14 @@ class Supervisor(Serving):
             me=me,
             lease=settings.lease,
         )
-        self.commands = FleetCommands(self.db, fleet)
-        self.recovery = CrashRecovery(self.db, fleet, host=me.host)
+        self.commands = FleetCommands(self.db, slot_table)
+        self.recovery = CrashRecovery(self.db, slot_table, host=me.host)
 
         # the processes
-        self.sampler = Sampler(fleet, boards, self.commands, host=me.host)
+        self.sampler = Sampler(slot_table, boards, self.commands, host=me.host)
         growth, oom, outputs = MemoryGrowth(self.sampler), OomWatch(), OutputPipes()
-        self.offloader = Offloader(fleet, boards, self.db, host=me.host)
-        self.board_reader = BoardReader(fleet, boards, outputs, growth=growth, oom=oom)
+        self.offloader = Offloader(slot_table, boards, self.db, host=me.host)
+        self.board_reader = BoardReader(slot_table, boards, outputs, growth=growth, oom=oom)
         inherited = spawn.Inherited(
             self.selector,
             self.signal_pipe,
@@ -131,7 +131,7 @@ class Supervisor(Serving):
             deaths=self.deaths.reading,
         )
         self.children = Children(
-            fleet,
+            slot_table,
             control,
             inherited,
             settings=child_settings(settings, dsn=dsn),
@@ -139,18 +139,18 @@ class Supervisor(Serving):
             offloader=self.offloader,
             growth=growth,
         )
-        self.poll = Poll(fleet, self.settings)
-        wake_writer = WakeWriter(fleet, self.board_reader, self.children)
-        reaper = Reaper(fleet, self.children, boards, control, self.recovery, growth=growth, oom=oom)
-        notify_mode = NotifyMode(self.db, fleet, control, self.board_reader)
-        self.until_empty = UntilEmpty(fleet, boards, self.db, self.settings)
+        self.poll = Poll(slot_table, self.settings)
+        wake_writer = WakeWriter(slot_table, self.board_reader, self.children)
+        reaper = Reaper(slot_table, self.children, boards, control, self.recovery, growth=growth, oom=oom)
+        notify_mode = NotifyMode(self.db, slot_table, control, self.board_reader)
+        self.until_empty = UntilEmpty(slot_table, boards, self.db, self.settings)
 
         # what is published
         self.fleet_report = FleetReport(
-            self.db, fleet, self.lease, boards, commands=self.commands, settings=self.settings
+            self.db, slot_table, self.lease, boards, commands=self.commands, settings=self.settings
         )
         self.status_report = StatusReport(
-            fleet,
+            slot_table,
             control,
             boards,
             self.db,
@@ -163,7 +163,7 @@ class Supervisor(Serving):
 
         # what each event means
         self.run_state = RunStateChanges(
-            fleet,
+            slot_table,
             control,
             self.settings,
             boards=self.board_reader,
@@ -173,7 +173,7 @@ class Supervisor(Serving):
         )
         self.events = DatabaseEvents(
             self.db,
-            fleet,
+            slot_table,
             control,
             self.settings,
             lease=self.lease,
@@ -185,12 +185,12 @@ class Supervisor(Serving):
             status_report=self.status_report,
         )
         settings_reload = SettingsReload(
-            self.settings, fleet, lease=self.lease, children=self.children, status_report=self.status_report
+            self.settings, slot_table, lease=self.lease, children=self.children, status_report=self.status_report
         )
-        self.reload_answers = ReloadAnswers(self.commands, fleet, self.run_state)
+        self.reload_answers = ReloadAnswers(self.commands, slot_table, self.run_state)
         self.signals = Signals(
             self.signal_pipe,
-            fleet,
+            slot_table,
             reaper=reaper,
             settings_reload=settings_reload,
             reload_answers=self.reload_answers,
@@ -208,7 +208,12 @@ class Supervisor(Serving):
             },
         )
         recovered = RecoveredChildren(
-            self.recovery, fleet, control, deaths=self.deaths, status_report=self.status_report, settings=self.settings
+            self.recovery,
+            slot_table,
+            control,
+            deaths=self.deaths,
+            status_report=self.status_report,
+            settings=self.settings,
         )
 
         # the order of a turn
@@ -224,7 +229,7 @@ class Supervisor(Serving):
             self.events,
         )
         self.loop = Loop(
-            fleet,
+            slot_table,
             control,
             self.selector,
             children=self.children,
@@ -251,8 +256,8 @@ class Supervisor(Serving):
             after=(
                 wake_writer,
                 self.reload_answers,
-                Greeting(fleet, boards, self.settings),
-                FleetLog(fleet, self.log_stream),
+                Greeting(slot_table, boards, self.settings),
+                LogWriter(slot_table, self.log_stream),
                 self.status_report,
                 *database,
             ),
@@ -263,4 +268,4 @@ class Supervisor(Serving):
 
     def leave(self) -> None:
         """Unregister the supervisor."""
-        unregister(self.db, self.session, self.lease, self.fleet, self.selector)
+        unregister(self.db, self.session, self.lease, self.slot_table, self.selector)

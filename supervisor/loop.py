@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.events.run_state_changes import RunStateChanges
     from jobherd.supervisor.observe.loop_lag import LoopLag
     from jobherd.supervisor.policy.actions import Action
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.children import Children
     from jobherd.supervisor.process.offload import Offloader
     from jobherd.workers.ipc.control_block import ControlBlock
@@ -43,7 +43,7 @@ class Loop:
     """The loop. `turn` runs one turn; `exit_code` is set once nothing is left to do.
 
     Args:
-        fleet: the fleet.
+        slot_table: the slots of the children, and facts about the whole supervisor.
         control: the control block.
         selector: what the loop waits on. The data of a key is its handler.
         children: carry out actions that concern a process.
@@ -62,7 +62,7 @@ class Loop:
 
     def __init__(
         self,
-        fleet: Fleet,
+        slot_table: SlotTable,
         control: ControlBlock,
         selector: selectors.BaseSelector,
         *,
@@ -78,7 +78,7 @@ class Loop:
         lag: LoopLag,
     ) -> None:
         self.exit_code: int | None = None
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._control = control
         self._selector = selector
         self._children = children
@@ -112,8 +112,8 @@ class Loop:
                 handler(now)
         for component in self._note:
             component.step(now)
-        todo = plan(self._fleet, now)
-        apply(self._fleet, todo.state_changes)
+        todo = plan(self._slot_table, now)
+        apply(self._slot_table, todo.state_changes)
         for action in todo.actions:
             self._do(action, now)
         for component in self._after:
@@ -122,7 +122,9 @@ class Loop:
 
     def wake_at(self, now: float) -> float:
         """Return when the next turn is due."""
-        return min(self._full_turn_by, self._fleet.plan_at, *(component.wake_at(now) for component in self._components))
+        return min(
+            self._full_turn_by, self._slot_table.plan_at, *(component.wake_at(now) for component in self._components)
+        )
 
     def _wait(self) -> tuple[float, list[Handler | None]]:
         """Wait until something has happened or is due.
@@ -155,7 +157,7 @@ class Loop:
         quiet = self._db.is_quiet
         for component in self._first[:-1]:
             component.step(now)
-        wakes = self._fleet.wants_wakeups()
+        wakes = self._slot_table.wants_wakeups()
         self._first[-1].step(now)
         return wakes and quiet and self._events.only_work
 

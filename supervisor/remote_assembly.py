@@ -25,15 +25,15 @@ from jobherd.supervisor.events.run_state_changes import RunStateChanges
 from jobherd.supervisor.events.signals import Signals
 from jobherd.supervisor.events.uplink import UplinkEvents
 from jobherd.supervisor.loop import Loop
-from jobherd.supervisor.observe.fleet_log import FleetLog
 from jobherd.supervisor.observe.greeting import Greeting
 from jobherd.supervisor.observe.log_stream import LogStream
+from jobherd.supervisor.observe.log_writer import LogWriter
 from jobherd.supervisor.observe.loop_lag import LoopLag
 from jobherd.supervisor.observe.sampler import Sampler
 from jobherd.supervisor.observe.status_report import StatusReport
 from jobherd.supervisor.observe.systemd import ServiceManager
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.supervisor.process import spawn
 from jobherd.supervisor.process.board_reader import BoardReader
 from jobherd.supervisor.process.children import Children
@@ -72,32 +72,36 @@ class RemoteSupervisor(Serving):
         me = identity()
         self.me = me
         self.settings = LiveSettings(settings, reload)
-        self.fleet = fleet = Fleet(Limits.of(settings))
-        fleet.on_registered(REGISTERED)
+        self.slot_table = slot_table = SlotTable(Limits.of(settings))
+        slot_table.on_registered(REGISTERED)
         self.selector = selectors.DefaultSelector()
         self.signal_pipe = signals or SignalPipe()
         log_stream = log_stream or LogStream()
         control = ControlBlock()
         control.notified = True  # new jobs wake an idle worker by its own connection to the uplink
-        boards = [StatusBoard(f"jobherd-{slot.number}") for slot in fleet.slots]
+        boards = [StatusBoard(f"jobherd-{slot.number}") for slot in slot_table.slots]
         self.deaths = DeathMessages()
         self.files = FileWatch(self.selector)
         manager, lag = ServiceManager(), LoopLag()
 
         # the uplink
         self._folder = Path(tempfile.mkdtemp(prefix="jobherd-work-"))
-        self.link = UplinkLink(fleet, self.selector, self._folder)
-        recovery = CrashRecovery(self.link, fleet, host=me.host)
-        commands = FleetCommands(self.link, fleet)  # nothing sends any
+        self.link = UplinkLink(slot_table, self.selector, self._folder)
+        recovery = CrashRecovery(self.link, slot_table, host=me.host)
+        commands = FleetCommands(self.link, slot_table)  # nothing sends any
 
         # the processes
-        growth, oom, outputs = MemoryGrowth(Sampler(fleet, boards, commands, host=me.host)), OomWatch(), OutputPipes()
-        offloader = Offloader(fleet, boards, self.link, host=me.host)
-        board_reader = BoardReader(fleet, boards, outputs, growth=growth, oom=oom)
+        growth, oom, outputs = (
+            MemoryGrowth(Sampler(slot_table, boards, commands, host=me.host)),
+            OomWatch(),
+            OutputPipes(),
+        )
+        offloader = Offloader(slot_table, boards, self.link, host=me.host)
+        board_reader = BoardReader(slot_table, boards, outputs, growth=growth, oom=oom)
         others = (manager, log_stream, self.deaths, self.files)
         inherited = spawn.Inherited(self.selector, self.signal_pipe, self.link, boards, others=others)
         children = Children(
-            fleet,
+            slot_table,
             control,
             inherited,
             settings=child_settings(settings, dsn="", uplink=uplink_settings(settings, self._folder)),
@@ -105,32 +109,34 @@ class RemoteSupervisor(Serving):
             offloader=offloader,
             growth=growth,
         )
-        wake_writer = WakeWriter(fleet, board_reader, children)
-        reaper = Reaper(fleet, children, boards, control, recovery, growth=growth, oom=oom)
+        wake_writer = WakeWriter(slot_table, board_reader, children)
+        reaper = Reaper(slot_table, children, boards, control, recovery, growth=growth, oom=oom)
 
         # what is published
         status_report = StatusReport(
-            fleet, control, boards, self.link, self.link, manager=manager, me=me, log_stream=log_stream, lag=lag
+            slot_table, control, boards, self.link, self.link, manager=manager, me=me, log_stream=log_stream, lag=lag
         )
 
         # what each event means
         run_state = RunStateChanges(
-            fleet,
+            slot_table,
             control,
             self.settings,
             boards=board_reader,
             manager=manager,
-            until_empty=UntilEmpty(fleet, boards, self.link, self.settings),
+            until_empty=UntilEmpty(slot_table, boards, self.link, self.settings),
             status_report=status_report,
         )
-        events = UplinkEvents(self.link, fleet, control, boards=board_reader, recovery=recovery, offloader=offloader)
-        reload_answers = ReloadAnswers(commands, fleet, run_state)
+        events = UplinkEvents(
+            self.link, slot_table, control, boards=board_reader, recovery=recovery, offloader=offloader
+        )
+        reload_answers = ReloadAnswers(commands, slot_table, run_state)
         self.signals = Signals(
             self.signal_pipe,
-            fleet,
+            slot_table,
             reaper=reaper,
             settings_reload=SettingsReload(
-                self.settings, fleet, lease=self.link, children=children, status_report=status_report
+                self.settings, slot_table, lease=self.link, children=children, status_report=status_report
             ),
             reload_answers=reload_answers,
             files=self.files,
@@ -138,12 +144,12 @@ class RemoteSupervisor(Serving):
             status_report=status_report,
         )
         recovered = RecoveredChildren(
-            recovery, fleet, control, deaths=self.deaths, status_report=status_report, settings=self.settings
+            recovery, slot_table, control, deaths=self.deaths, status_report=status_report, settings=self.settings
         )
 
         # the order of a turn
         self.loop = Loop(
-            fleet,
+            slot_table,
             control,
             self.selector,
             children=children,
@@ -155,8 +161,8 @@ class RemoteSupervisor(Serving):
             after=(
                 wake_writer,
                 reload_answers,
-                Greeting(fleet, boards, self.settings),
-                FleetLog(fleet, log_stream),
+                Greeting(slot_table, boards, self.settings),
+                LogWriter(slot_table, log_stream),
                 status_report,
                 self.link,
             ),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.events.reload import FileWatch
     from jobherd.supervisor.events.signals import Signals
     from jobherd.supervisor.loop import Loop
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.signals import SignalPipe
     from jobherd.supervisor.settings.live import LiveSettings
 
@@ -32,7 +32,7 @@ class Serving:
 
     me: Identity
     settings: LiveSettings
-    fleet: Fleet
+    slot_table: SlotTable
     selector: selectors.BaseSelector
     signal_pipe: SignalPipe
     signals: Signals
@@ -46,7 +46,7 @@ class Serving:
         self.signal_pipe.raises = False  # earlier signals are in the pipe
         with self.signal_pipe.handled():
             self.signals.register(self.selector)
-            log.info("supervisor %s starts", VERSION, extra={"pid": self.me.pid, "workers": self.fleet.wanted})
+            log.info("supervisor %s starts", VERSION, extra={"pid": self.me.pid, "workers": self.slot_table.wanted})
             if self.settings.now.reload:
                 self.files.start(self.settings)
             while (code := self.loop.exit_code) is None:

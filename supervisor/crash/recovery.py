@@ -21,7 +21,7 @@ from jobherd.supervisor.crash.dead_child import DeadChild, Recovered, Step
 if TYPE_CHECKING:
     from jobherd.supervisor.database.interface import Requests
     from jobherd.supervisor.database.requests import Answer, Row
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.workers.job.finished import Finished
 
 log = logging.getLogger("jobherd.supervisor")
@@ -37,10 +37,10 @@ class CrashRecovery:
         recovered: cases that ended since the owner last took them.
     """
 
-    def __init__(self, db: Requests, fleet: Fleet, *, host: str) -> None:
+    def __init__(self, db: Requests, slot_table: SlotTable, *, host: str) -> None:
         self.recovered: list[Recovered] = []
         self._db = db
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._host = host
         self._cases: list[DeadChild] = []
 
@@ -112,7 +112,7 @@ class CrashRecovery:
         Then its jobs are settled and released anyway: the fencing token guards that. If the session
         commits a claim later, `requeue_orphans` releases those jobs.
         """
-        lease = self._fleet.limits.lease
+        lease = self._slot_table.limits.lease
         if answer[0][1] in (None, "0"):
             case.refused_at = None
             return False

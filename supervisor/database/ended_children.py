@@ -13,7 +13,7 @@ from jobherd.supervisor.database.connection import DatabaseConnection, Link
 
 if TYPE_CHECKING:
     from jobherd.supervisor.database.requests import Answer
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
 
 log = logging.getLogger("jobherd.supervisor")
 
@@ -24,24 +24,24 @@ AGAIN: Final = 0.5
 class EndedChildren:
     """Sends the list of living children once in each new session."""
 
-    def __init__(self, db: DatabaseConnection, fleet: Fleet) -> None:
+    def __init__(self, db: DatabaseConnection, slot_table: SlotTable) -> None:
         self._db = db
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._at = float("inf")
 
     def wake_at(self, _now: float) -> float:
         """Return when `step` must be called at the latest."""
-        return self._at if self._db.link is Link.UP and self._fleet.supervisor else float("inf")
+        return self._at if self._db.link is Link.UP and self._slot_table.supervisor else float("inf")
 
     def step(self, now: float) -> None:
         """Send the list if that is due."""
-        if self._db.link is not Link.UP or not self._fleet.supervisor or now < self._at:
+        if self._db.link is not Link.UP or not self._slot_table.supervisor or now < self._at:
             return
         self._at = float("inf")
-        fleet = self._fleet
+        slot_table = self._slot_table
         # Crash recovery is about to settle and release the jobs of `unrecovered`.
-        living = [*(slot.process.incarnation for slot in fleet.alive()), *fleet.unrecovered]
-        parameters = {"supervisor": fleet.supervisor, "latest": fleet.incarnations, "living": living}
+        living = [*(slot.process.incarnation for slot in slot_table.alive()), *slot_table.unrecovered]
+        parameters = {"supervisor": slot_table.supervisor, "latest": slot_table.incarnations, "living": living}
         self._db.ask("recover/unregister_children", parameters, lambda answer: self._forgotten(answer, now))
 
     def connected(self, now: float) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from jobherd.supervisor.database.interface import Connection
     from jobherd.supervisor.database.requests import Answer
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
 
 MOST: Final = 8
 """Commands taken by one request, and carried out in one turn of the loop."""
@@ -54,9 +54,9 @@ class FleetCommand:
 class FleetCommands:
     """Takes commands from the database and writes the answers. Its owner carries them out."""
 
-    def __init__(self, db: Connection, fleet: Fleet) -> None:
+    def __init__(self, db: Connection, slot_table: SlotTable) -> None:
         self._db = db
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._wanted = False
         self._asking = False
         self._at = 0.0
@@ -68,7 +68,7 @@ class FleetCommands:
 
     def notified(self, supervisor: str) -> None:
         """That supervisor was notified of fleet commands; it may be this one."""
-        if supervisor == str(self._fleet.supervisor):
+        if supervisor == str(self._slot_table.supervisor):
             self._wanted = True
 
     def query(self) -> None:
@@ -87,7 +87,7 @@ class FleetCommands:
         if self._db.link is not Link.UP:
             return float("inf")
         due = self._answer_at if len(self._answers) > len(self._sent) else float("inf")
-        return min(due, self._at) if self._wanted and not self._asking and self._fleet.supervisor else due
+        return min(due, self._at) if self._wanted and not self._asking and self._slot_table.supervisor else due
 
     def step(self, now: float) -> None:
         """Send answers and take new commands, as far as each is due."""
@@ -96,9 +96,9 @@ class FleetCommands:
         if len(self._answers) > len(self._sent) and now >= self._answer_at:
             for number in self._answers.keys() - self._sent:
                 self._send(number, now)
-        if self._wanted and not self._asking and now >= self._at and self._fleet.supervisor:
+        if self._wanted and not self._asking and now >= self._at and self._slot_table.supervisor:
             self._wanted, self._asking, self._at = False, True, now + SOONEST
-            wanted = {"supervisor": self._fleet.supervisor, "most": MOST}
+            wanted = {"supervisor": self._slot_table.supervisor, "most": MOST}
             self._db.ask("control/take_fleet_commands", wanted, lambda answer: self._took(answer, asked=now))
 
     def answer(self, number: int, answer: Mapping[str, Any] | None = None, *, error: str | None = None) -> None:

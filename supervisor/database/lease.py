@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.database.identity import Identity
     from jobherd.supervisor.database.reclaim import Reclaim
     from jobherd.supervisor.database.requests import Answer
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.workers.ipc.control_block import ControlBlock
 
 log = logging.getLogger("jobherd.supervisor")
@@ -59,7 +59,7 @@ class Lease:
     def __init__(
         self,
         db: DatabaseConnection,
-        fleet: Fleet,
+        slot_table: SlotTable,
         control: ControlBlock,
         *,
         cancels: Cancels,
@@ -70,7 +70,7 @@ class Lease:
     ) -> None:
         self.renewed: list[Renewed] = []
         self._db = db
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._control = control
         self._me = me
         self._lease = lease
@@ -102,7 +102,7 @@ class Lease:
         """Return when `step` must be called at the latest."""
         if self._db.link is not Link.UP:
             return float("inf")
-        if not self._fleet.supervisor:
+        if not self._slot_table.supervisor:
             return self._beat_at  # everything else waits for the registration; `step` ignores it too
         return self._echo_due() if self._unanswered else min(self._beat_due(), self._echo_due())
 
@@ -116,7 +116,7 @@ class Lease:
             self._asked = False
             self._connected(now)
             self._beat_at, self._echo_by = now, float("inf")
-        if not self._fleet.supervisor:
+        if not self._slot_table.supervisor:
             if not self._asked and now >= self._beat_at:
                 self._register(now)
             return
@@ -142,7 +142,7 @@ class Lease:
         """Use this duration of the lease from the next renewal on, and renew now."""
         if lease != self._lease:
             self._lease = lease
-            if self._fleet.supervisor:
+            if self._slot_table.supervisor:
                 self._beat_at = min(self._beat_at, time.monotonic())
 
     def echoed(self, supervisor: str) -> bool:
@@ -151,7 +151,7 @@ class Lease:
         Returns:
             Whether that was not known before.
         """
-        if supervisor != str(self._fleet.supervisor):
+        if supervisor != str(self._slot_table.supervisor):
             return False
         before, self.heard_back = self.heard_back, True
         self._echo_by = float("inf")
@@ -190,7 +190,7 @@ class Lease:
         self._admitted(sent, after_a_gap=True)  # this start may come at the end of an outage for all supervisors
         number = int(answer[0][0] or 0)
         self._note_clock(answer[0][1], asked)
-        self._fleet.on_registered(number)
+        self._slot_table.on_registered(number)
         self._set_deadline(sent + self._lease)
         self._beat_at = sent + 0.2
         self._reclaim.registered(sent)
@@ -200,7 +200,7 @@ class Lease:
         self._beat_at, self._reclaim.urgent = now + self._lease / BEATS, False
         if self._echo_by == float("inf"):
             self._echo_by, self._in_flight = now + ECHO_PATIENCE, True
-        number, asked, self._unanswered = self._fleet.supervisor, time.monotonic(), True
+        number, asked, self._unanswered = self._slot_table.supervisor, time.monotonic(), True
         self._db.ask(
             "lease/renew_lease",
             {"supervisor": number, "lease": self._lease},
@@ -210,7 +210,7 @@ class Lease:
 
     def _renewed(self, answer: Answer, number: int, *, sent: float, asked: float) -> None:
         self._unanswered = False
-        if number != self._fleet.supervisor:
+        if number != self._slot_table.supervisor:
             return
         self._echo_by, self._in_flight = self._echo_due(), False
         if answer is None:
@@ -229,12 +229,12 @@ class Lease:
             self._note_clock(answer[0][3], asked)
             self._reclaim.reclaim(sent, clock=answer[0][3], lease=self._lease)
             return
-        self._control.lease_deadline, self._fleet.lease_deadline = 0.0, float("inf")
+        self._control.lease_deadline, self._slot_table.lease_deadline = 0.0, float("inf")
         self._beat_at, self._echo_by = sent, float("inf")
-        self._fleet.on_lease_lost(time.monotonic())
+        self._slot_table.on_lease_lost(time.monotonic())
 
     def _set_deadline(self, deadline: float) -> None:
-        self._control.lease_deadline = self._fleet.lease_deadline = deadline
+        self._control.lease_deadline = self._slot_table.lease_deadline = deadline
 
     def _admitted(self, now: float, *, after_a_gap: bool) -> None:
         """A write has succeeded.

@@ -29,7 +29,7 @@ from jobherd.workers.ipc.record import barrier
 
 if TYPE_CHECKING:
     from jobherd.supervisor.database.requests import Answer
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.workers.ipc.control_block import ControlBlock
 
 log = logging.getLogger("jobherd.supervisor")
@@ -67,10 +67,10 @@ class Stage(Enum):
 class NotifyMode:
     """Carries out the steps."""
 
-    def __init__(self, db: DatabaseConnection, fleet: Fleet, control: ControlBlock, boards: IdleFlags) -> None:
+    def __init__(self, db: DatabaseConnection, slot_table: SlotTable, control: ControlBlock, boards: IdleFlags) -> None:
         self.stage = Stage.OFF
         self._db = db
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._control = control
         self._boards = boards
         self._epoch = -1
@@ -88,7 +88,7 @@ class NotifyMode:
             return self._again_at if self._db.setup.listen_error else float("inf")
         return (
             self._again_at
-            if self.stage is Stage.WAITING or (self.stage is Stage.OFF and wants_notify(self._fleet, now))
+            if self.stage is Stage.WAITING or (self.stage is Stage.OFF and wants_notify(self._slot_table, now))
             else float("inf")
         )
 
@@ -109,11 +109,11 @@ class NotifyMode:
         if self._refused:
             self._refused = False
             log.info("the server accepts LISTEN again")
-        if self.stage is Stage.OFF and now >= self._again_at and wants_notify(self._fleet, now):
+        if self.stage is Stage.OFF and now >= self._again_at and wants_notify(self._slot_table, now):
             self._start(now)
         elif self.stage is Stage.WAITING and now >= self._again_at:
             self._query(now)
-        elif self.stage is Stage.ON and not wants_notify(self._fleet, now):
+        elif self.stage is Stage.ON and not wants_notify(self._slot_table, now):
             self._stop()
 
     def _listen_again(self, now: float) -> None:
@@ -160,7 +160,7 @@ class NotifyMode:
             self.stage = Stage.ON
             self._control.notified = True
             self._control.bump()
-            self._fleet.request_all_wakeups()
+            self._slot_table.request_all_wakeups()
             return
         if answer is not None:
             self._committing = [row[0] for row in answer]
@@ -173,7 +173,7 @@ class NotifyMode:
         barrier()
         if self._boards.anyone_idle():
             self._control.notified = True
-            self._fleet.on_rested()
+            self._slot_table.on_rested()
             return
         self.stage, self._again_at = Stage.OFF, 0.0
         # A new start before the answer is fine: the session executes one request after the other.

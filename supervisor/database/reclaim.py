@@ -21,7 +21,7 @@ from jobherd.workers.system.procfs import alive
 if TYPE_CHECKING:
     from jobherd.supervisor.database.identity import Identity
     from jobherd.supervisor.database.requests import Answer
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
 
 log = logging.getLogger("jobherd.supervisor")
 
@@ -42,11 +42,11 @@ class Reclaim:
         reclaimed: number of jobs that were reclaimed.
     """
 
-    def __init__(self, db: DatabaseConnection, fleet: Fleet, me: Identity) -> None:
+    def __init__(self, db: DatabaseConnection, slot_table: SlotTable, me: Identity) -> None:
         self.urgent = False
         self.reclaimed = 0
         self._db = db
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._me = me
         self._at = float("inf")
         self._dead: list[int] = []
@@ -58,13 +58,13 @@ class Reclaim:
 
     def wake_at(self, _now: float) -> float:
         """Return when `step` must be called at the latest."""
-        return self._at if self._db.link is Link.UP and self._fleet.supervisor else float("inf")
+        return self._at if self._db.link is Link.UP and self._slot_table.supervisor else float("inf")
 
     def step(self, now: float) -> None:
         """Query for supervisors that were registered from this host, if that is due."""
-        if self._db.link is Link.UP and self._fleet.supervisor and now >= self._at:
+        if self._db.link is Link.UP and self._slot_table.supervisor and now >= self._at:
             self._at = float("inf")
-            wanted = {"machine": self._me.machine, "supervisor": self._fleet.supervisor}
+            wanted = {"machine": self._me.machine, "supervisor": self._slot_table.supervisor}
             self._db.ask("lease/find_host_supervisors", wanted, self._found)
 
     def registered(self, now: float) -> None:
@@ -89,8 +89,8 @@ class Reclaim:
         """
         jump = self._clock.jump(server, asked=asked, now=now)
         if abs(jump) > max(least, LEAST_JUMP):
-            self._steady_at = now + self._fleet.limits.lease
-            self._fleet.kinds_to_wake.add(MAINTENANCE)
+            self._steady_at = now + self._slot_table.limits.lease
+            self._slot_table.kinds_to_wake.add(MAINTENANCE)
             log.warning(
                 "the database's clock has jumped by %+.0f s against this host's: every supervisor gets one whole "
                 "lease to renew before its jobs may be taken",
@@ -113,7 +113,7 @@ class Reclaim:
         self._db.ask(
             "recover/reclaim_supervisors",
             {
-                "supervisor": self._fleet.supervisor,
+                "supervisor": self._slot_table.supervisor,
                 "dead": dead,
                 "lease": lease,
                 "clock": clock,

@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from jobherd.supervisor.database.lease import Lease
     from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.database.session import DatabaseSession
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
 
 MOST: Final = 5.0
 """Maximum seconds, for a busy server commits slowly. After that, the registration lasts until its lease expires."""
 
 
 def unregister(
-    db: DatabaseConnection, session: DatabaseSession, lease: Lease, fleet: Fleet, selector: selectors.BaseSelector
+    db: DatabaseConnection,
+    session: DatabaseSession,
+    lease: Lease,
+    slot_table: SlotTable,
+    selector: selectors.BaseSelector,
 ) -> None:
     """Delete the supervisor's registration and close the session."""
     answers: list[Answer] = []
@@ -35,7 +39,7 @@ def unregister(
     # After a stop during registration the server still registers this supervisor. Such a
     # registration, left behind, would last until its lease expires.
     exchange(lambda: not lease.underway)
-    if fleet.supervisor and db.link is Link.UP:
-        db.ask("recover/unregister_supervisor", {"supervisor": fleet.supervisor}, answers.append)
+    if slot_table.supervisor and db.link is Link.UP:
+        db.ask("recover/unregister_supervisor", {"supervisor": slot_table.supervisor}, answers.append)
         exchange(lambda: bool(answers))
     db.close()

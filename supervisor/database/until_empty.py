@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from jobherd.supervisor.database.interface import Requests
     from jobherd.supervisor.database.requests import Answer
-    from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.status_board import StatusBoard
 
@@ -41,13 +41,13 @@ class UntilEmpty:
 
     def __init__(
         self,
-        fleet: Fleet,
+        slot_table: SlotTable,
         boards: Sequence[StatusBoard],
         db: Requests,
         settings: LiveSettings,
     ) -> None:
         self.nothing_left = False
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._boards = boards
         self._db = db
         self._settings = settings
@@ -62,18 +62,18 @@ class UntilEmpty:
 
     def step(self, now: float) -> None:
         """Query if that is due, every child that claims is idle, and no dead child's jobs must be released."""
-        fleet = self._fleet
+        slot_table = self._slot_table
         if not self._asks() or now < self._ask_at:
             return
         self._ask_at = now + _LOOK
-        claiming = [slot for slot in fleet.alive() if slot.kind.claims]
-        if not claiming or fleet.unrecovered or not all(self._is_idle(slot) for slot in claiming):
+        claiming = [slot for slot in slot_table.alive() if slot.kind.claims]
+        if not claiming or slot_table.unrecovered or not all(self._is_idle(slot) for slot in claiming):
             return
-        if fleet.has_table_stores and not self._stores_are_empty(
-            sum(self._boards[slot.number].times_idle for slot in fleet.workers() if slot.alive)
+        if slot_table.has_table_stores and not self._stores_are_empty(
+            sum(self._boards[slot.number].times_idle for slot in slot_table.workers() if slot.alive)
         ):
             return
-        if fleet.only_table_stores:
+        if slot_table.only_table_stores:
             self.nothing_left = True
             return
         self._ask_at = now + _WAIT
@@ -89,7 +89,7 @@ class UntilEmpty:
         return slot.state is State.READY and (board.idle if slot.kind.works else not board.held)
 
     def _asks(self) -> bool:
-        limits, serving = self._fleet.limits, self._fleet.run_state is RunState.SERVING
+        limits, serving = self._slot_table.limits, self._slot_table.run_state is RunState.SERVING
         return limits.until_empty and serving and not self.nothing_left
 
     def _served(self) -> list[str] | None:
@@ -101,14 +101,14 @@ class UntilEmpty:
 
         The scan must have begun after the workers had gone idle, `idled` times in all.
         """
-        slot = next(slot for slot in self._fleet.slots if slot.kind is RESETTER)
+        slot = next(slot for slot in self._slot_table.slots if slot.kind is RESETTER)
         board = self._boards[slot.number]
         looks = board.claims[0]
         if slot.state is not State.READY or self._idled != idled:
             self._idled, self._looks = (idled if slot.state is State.READY else -1), looks
         if looks >= self._looks + 2:  # one scan may have been under way
             return slot.state is State.READY and board.idle
-        self._fleet.kinds_to_wake.add(RESETTER)
+        self._slot_table.kinds_to_wake.add(RESETTER)
         return False
 
     def _found(self, answer: Answer) -> None:
@@ -131,5 +131,5 @@ class UntilEmpty:
             return
         if answer:
             left = " and ".join(f"{jobs} for {_LACKING[str(code)]} (job {job})" for code, jobs, job in answer)
-            self._fleet.warnings.append(f"jobs remain that wait for what this supervisor does not have: {left}")
+            self._slot_table.warnings.append(f"jobs remain that wait for what this supervisor does not have: {left}")
         self.nothing_left = True

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.database.notifications import Event
     from jobherd.supervisor.observe.fleet_report import FleetReport
     from jobherd.supervisor.observe.status_report import StatusReport
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.offload import Offloader
     from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.control_block import ControlBlock
@@ -53,7 +53,7 @@ class DatabaseEvents:
     def __init__(
         self,
         db: DatabaseConnection,
-        fleet: Fleet,
+        slot_table: SlotTable,
         control: ControlBlock,
         settings: LiveSettings,
         *,
@@ -67,7 +67,7 @@ class DatabaseEvents:
     ) -> None:
         self.only_work = False
         self._db = db
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._control = control
         self._settings = settings
         self._lease = lease
@@ -88,9 +88,9 @@ class DatabaseEvents:
 
     def step(self, now: float) -> None:
         """Process what has happened since the last step."""
-        was_up = self._fleet.database_since is not None
+        was_up = self._slot_table.database_since is not None
         self._note_availability(now)
-        self.only_work = was_up and self._fleet.database_since is not None
+        self.only_work = was_up and self._slot_table.database_since is not None
         events, self._db.happened = self._db.happened, []
         for event in events:
             self._note_event(event, now)
@@ -106,21 +106,21 @@ class DatabaseEvents:
     # -- availability
 
     def _note_availability(self, now: float) -> None:
-        db, fleet = self._db, self._fleet
-        before, up = fleet.database_since is not None, db.link is Link.UP and not db.barred
+        db, slot_table = self._db, self._slot_table
+        before, up = slot_table.database_since is not None, db.link is Link.UP and not db.barred
         trouble = db.barred or db.trouble
         if up and not before:
             log.info("the database is there")
-            fleet.on_database_up(now)
+            slot_table.on_database_up(now)
             self._recovery.hurry()
             self._control.bump()
         elif before and not up:
             log.warning("the database is away: %s", trouble)
-            fleet.on_database_down()
+            slot_table.on_database_down()
         elif not up and trouble and trouble != self._trouble:
             log.warning("no database: %s", trouble)
         if not up and 0 < self._settings.now.db_retry_max_attempts < db.failures:
-            fleet.on_database_failed()
+            slot_table.on_database_failed()
         self._trouble = trouble
 
     # -- events of the session
@@ -164,30 +164,30 @@ class DatabaseEvents:
                     if queue == "*" or self._settings.now.serves(queue):
                         wakeups += 1
                     else:  # Remote workers may serve it.
-                        self._fleet.kinds_to_wake.add(GATEWAY)
+                        self._slot_table.kinds_to_wake.add(GATEWAY)
                         self._control.bump()
                     continue
                 case TableWork():
-                    self._fleet.request_wakeups()  # the woken worker finds out which table it is
+                    self._slot_table.request_wakeups()  # the woken worker finds out which table it is
                     self._control.bump()
                     continue
                 case Beat(supervisor):
                     self._lease.echoed(supervisor)
                 case Due():
-                    self._fleet.kinds_to_wake.add(MAINTENANCE)
+                    self._slot_table.kinds_to_wake.add(MAINTENANCE)
                 case Gates():
-                    self._fleet.on_gates_changed(now)
+                    self._slot_table.on_gates_changed(now)
                     self._offloader.hurry(now)
                     self._control.gates_changed()
                 case Cancel():
                     self._cancels.query()
                     # The job may have returned to the queue by now, or run on a remote worker.
-                    self._fleet.kinds_to_wake |= {MAINTENANCE, GATEWAY}
+                    self._slot_table.kinds_to_wake |= {MAINTENANCE, GATEWAY}
                 case Command(supervisor):
                     self._commands.notified(supervisor)
             self.only_work = False
         if wakeups:
             wakeups = -(-wakeups // self._settings.now.coalesce_notifies)
             self._status_report.counts["wakes"] += wakeups
-            self._fleet.request_wakeups(wakeups)
+            self._slot_table.request_wakeups(wakeups)
             self._control.bump()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.crash.death_messages import DeathMessages
     from jobherd.supervisor.crash.recovery import CrashRecovery
     from jobherd.supervisor.observe.status_report import StatusReport
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.control_block import ControlBlock
     from jobherd.workers.ipc.current_work import CurrentWork
@@ -29,7 +29,7 @@ class RecoveredChildren:
     def __init__(
         self,
         recovery: CrashRecovery,
-        fleet: Fleet,
+        slot_table: SlotTable,
         control: ControlBlock,
         *,
         deaths: DeathMessages,
@@ -37,7 +37,7 @@ class RecoveredChildren:
         settings: LiveSettings,
     ) -> None:
         self._recovery = recovery
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._control = control
         self._deaths = deaths
         self._status_report = status_report
@@ -55,19 +55,19 @@ class RecoveredChildren:
 
     def _end(self, recovered: Recovered, now: float) -> None:
         case, released = recovered.case, recovered.released
-        self._fleet.on_recovered(case.death.incarnation, now)
+        self._slot_table.on_recovered(case.death.incarnation, now)
         self._status_report.count_recovered(recovered)
         for record, outcome in case.outcomes:
             if record.job in case.settled:
                 self._log_job(case, record, outcome)
-                if self._fleet.has_death_hooks and self._deaths.send(case, record, outcome):
-                    self._fleet.kinds_to_wake.add(MAINTENANCE)
+                if self._slot_table.has_death_hooks and self._deaths.send(case, record, outcome):
+                    self._slot_table.kinds_to_wake.add(MAINTENANCE)
         if case.policy.table:
             # The record's outcome is stored; the resetter writes it into the application's table.
-            self._fleet.kinds_to_wake.add(RESETTER)
+            self._slot_table.kinds_to_wake.add(RESETTER)
         if released:
             log.info("%d claimed jobs were released", len(released), extra={"jobs": released[:20]})
-            self._fleet.request_wakeups(len(released))
+            self._slot_table.request_wakeups(len(released))
             self._control.bump()
 
     def _log_job(self, case: DeadChild, record: CurrentWork, outcome: CrashOutcome) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.database.interface import Registration
     from jobherd.supervisor.events.run_state_changes import RunStateChanges
     from jobherd.supervisor.observe.status_report import StatusReport
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.children import Children
     from jobherd.supervisor.settings.live import LiveSettings
 
@@ -33,14 +33,14 @@ class SettingsReload:
     def __init__(
         self,
         settings: LiveSettings,
-        fleet: Fleet,
+        slot_table: SlotTable,
         *,
         lease: Registration,
         children: Children,
         status_report: StatusReport,
     ) -> None:
         self._settings = settings
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._lease = lease
         self._children = children
         self._status_report = status_report
@@ -59,8 +59,8 @@ class SettingsReload:
             log.warning("%s was changed: restart the supervisor to apply it", name)
         before = self._children.settings
         self._children.settings = child_settings(settings, dsn=before.dsn, uplink=before.uplink)
-        self._fleet.limits = Limits.of(settings)
-        self._fleet.wanted = settings.workers
+        self._slot_table.limits = Limits.of(settings)
+        self._slot_table.wanted = settings.workers
         # a child with a longer lease than the supervisor's would never claim
         self._lease.change_lease(settings.lease)
         return ""
@@ -69,9 +69,9 @@ class SettingsReload:
 class ReloadAnswers:
     """Answers the fleet commands for a reload once it is known whether the new code loads."""
 
-    def __init__(self, commands: FleetCommands, fleet: Fleet, run_state: RunStateChanges) -> None:
+    def __init__(self, commands: FleetCommands, slot_table: SlotTable, run_state: RunStateChanges) -> None:
         self._commands = commands
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._run_state = run_state
         self._waiting: list[tuple[int, str]] = []
         """The commands' ids, and the error in the settings."""
@@ -88,8 +88,10 @@ class ReloadAnswers:
         """Answer the commands if the result is known."""
         if not self._waiting:
             return
-        answer = self._fleet.reload_answer
-        if answer is None and (self._fleet.run_state is not RunState.SERVING or self._fleet.exit_code is not None):
+        answer = self._slot_table.reload_answer
+        if answer is None and (
+            self._slot_table.run_state is not RunState.SERVING or self._slot_table.exit_code is not None
+        ):
             answer = "it is leaving already: nothing is reloaded any more"
         if answer is None:
             return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.database.until_empty import UntilEmpty
     from jobherd.supervisor.observe.status_report import StatusReport
     from jobherd.supervisor.observe.systemd import ServiceManager
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.board_reader import BoardReader
     from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.control_block import ControlBlock
@@ -26,7 +26,7 @@ class RunStateChanges:
 
     def __init__(
         self,
-        fleet: Fleet,
+        slot_table: SlotTable,
         control: ControlBlock,
         settings: LiveSettings,
         *,
@@ -35,35 +35,38 @@ class RunStateChanges:
         until_empty: UntilEmpty,
         status_report: StatusReport,
     ) -> None:
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._control = control
         self._settings = settings
         self._boards = boards
         self._manager = manager
         self._until_empty = until_empty
         self._status_report = status_report
-        self._announced = fleet.run_state
+        self._announced = slot_table.run_state
 
     def wake_at(self, _now: float) -> float:
         """Return when `step` must be called at the latest."""
-        changed = self._fleet.run_state is not self._announced
-        ends = self._until_empty.nothing_left and self._fleet.run_state is RunState.SERVING
+        changed = self._slot_table.run_state is not self._announced
+        ends = self._until_empty.nothing_left and self._slot_table.run_state is RunState.SERVING
         return 0.0 if changed or ends else float("inf")
 
     def step(self, now: float) -> None:
         """Announce the run state if it has changed."""
-        if self._until_empty.nothing_left and self._fleet.run_state is RunState.SERVING:
+        if self._until_empty.nothing_left and self._slot_table.run_state is RunState.SERVING:
             log.info("nothing is left to do")
-            self._fleet.enter_state(RunState.DRAINING, now)
-        if self._fleet.run_state is not self._announced:
-            self._announced = self._fleet.run_state
+            self._slot_table.enter_state(RunState.DRAINING, now)
+        if self._slot_table.run_state is not self._announced:
+            self._announced = self._slot_table.run_state
             self._announce(now)
 
     def count_workers(self, now: float) -> dict[str, object]:
         """Return the numbers of wanted workers and of running jobs, as fleet commands answer them."""
         self._boards.hurry()
         self._boards.step(now)
-        return {"workers": self._fleet.wanted, "running": sum(1 for slot in self._fleet.alive() if slot.seen.work.job)}
+        return {
+            "workers": self._slot_table.wanted,
+            "running": sum(1 for slot in self._slot_table.alive() if slot.seen.work.job),
+        }
 
     def exit_code(self, code: int) -> int:
         """Return the exit code: 1 if a run ends because nothing is left to do, and jobs have failed."""
@@ -91,4 +94,4 @@ class RunStateChanges:
             RunState.FAST_SHUTDOWN: "exiting now: %d running jobs are released",
             RunState.IMMEDIATE_SHUTDOWN: "exiting at once: %d running jobs are killed",
         }
-        log.info(words[self._fleet.run_state], running)
+        log.info(words[self._slot_table.run_state], running)

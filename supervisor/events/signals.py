@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.events.reload import FileWatch, ReloadAnswers, SettingsReload
     from jobherd.supervisor.events.run_state_changes import RunStateChanges
     from jobherd.supervisor.observe.status_report import StatusReport
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.reaper import Reaper
     from jobherd.supervisor.process.signals import SignalPipe
 
@@ -25,18 +25,18 @@ SIGNAL_OF: Final = {"drain": signal.SIGTERM, "add": signal.SIGTTIN, "remove": si
 """Fleet commands that do the same as a signal."""
 
 
-def objection(name: str, fleet: Fleet) -> str | None:
+def objection(name: str, slot_table: SlotTable) -> str | None:
     """Return why one of `SIGNAL_OF` cannot be done now, or None.
 
     A second drain is allowed and ignored.
     """
     if name == "drain":
         return None
-    if fleet.run_state is not RunState.SERVING or fleet.exit_code is not None:
+    if slot_table.run_state is not RunState.SERVING or slot_table.exit_code is not None:
         return "it is leaving already: nothing can be changed any more"
-    if name == "add" and fleet.wanted >= fleet.limits.max_workers:
-        return f"it has {fleet.wanted} workers already, as many as max_workers allows"
-    if name == "remove" and fleet.wanted <= 0:
+    if name == "add" and slot_table.wanted >= slot_table.limits.max_workers:
+        return f"it has {slot_table.wanted} workers already, as many as max_workers allows"
+    if name == "remove" and slot_table.wanted <= 0:
         return "it has no worker left that could be taken away; to stop it, drain it"
     return None
 
@@ -47,7 +47,7 @@ class Signals:
     def __init__(
         self,
         pipe: SignalPipe,
-        fleet: Fleet,
+        slot_table: SlotTable,
         *,
         reaper: Reaper,
         settings_reload: SettingsReload,
@@ -57,7 +57,7 @@ class Signals:
         status_report: StatusReport,
     ) -> None:
         self._pipe = pipe
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._reaper = reaper
         self._settings_reload = settings_reload
         self._reload_answers = reload_answers
@@ -77,7 +77,7 @@ class Signals:
     def step(self, now: float) -> None:
         """Act on the signals and file changes since the last step."""
         received, self._received = self._received, set()
-        if (changed := self._files.changed) and self._fleet.run_state is RunState.SERVING:
+        if (changed := self._files.changed) and self._slot_table.run_state is RunState.SERVING:
             log.info("reloading, since files changed: %s", ", ".join(changed))
             self._act(signal.SIGHUP, now)
         self._files.changed = []
@@ -99,11 +99,11 @@ class Signals:
         Raises:
             CommandRejected: it cannot be done now.
         """
-        if why := objection(command.name, self._fleet):
+        if why := objection(command.name, self._slot_table):
             raise CommandRejected(why)
         problem = ""
         # a second SIGTERM releases running jobs; a second drain command does not
-        if command.name != "drain" or self._fleet.run_state is RunState.SERVING:
+        if command.name != "drain" or self._slot_table.run_state is RunState.SERVING:
             problem = self._act(SIGNAL_OF[command.name], now)
         if command.name == "reload":
             self._reload_answers.wait(command.id, problem)
@@ -116,5 +116,5 @@ class Signals:
     def _act(self, signum: int, now: float) -> str:
         """Act on a signal; return an error text, or ""."""
         problem = self._settings_reload.reload() if signum == signal.SIGHUP else ""
-        self._fleet.on_signal(signum, now)
+        self._slot_table.on_signal(signum, now)
         return problem

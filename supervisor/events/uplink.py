@@ -14,7 +14,7 @@ from jobherd.supervisor.uplink.events import GatesChanged, HostRejected, JobCanc
 
 if TYPE_CHECKING:
     from jobherd.supervisor.crash.recovery import CrashRecovery
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.board_reader import BoardReader
     from jobherd.supervisor.process.offload import Offloader
     from jobherd.supervisor.uplink.events import Event
@@ -32,7 +32,7 @@ class UplinkEvents:
     def __init__(
         self,
         link: UplinkLink,
-        fleet: Fleet,
+        slot_table: SlotTable,
         control: ControlBlock,
         *,
         boards: BoardReader,
@@ -40,7 +40,7 @@ class UplinkEvents:
         offloader: Offloader,
     ) -> None:
         self._link = link
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._control = control
         self._boards = boards
         self._recovery = recovery
@@ -57,27 +57,27 @@ class UplinkEvents:
     def step(self, now: float) -> None:
         """Process what has happened since the last step."""
         # The uplink writes it. Exclusive jobs end before it.
-        self._fleet.lease_deadline = self._control.lease_deadline or float("inf")
+        self._slot_table.lease_deadline = self._control.lease_deadline or float("inf")
         if self._epoch != self._link.epoch:
             self._epoch = self._link.epoch
             self._recovery.hurry()
-            self._fleet.kinds_to_wake.add(WORKER)  # it ends their back-off
+            self._slot_table.kinds_to_wake.add(WORKER)  # it ends their back-off
         events, self._link.happened = self._link.happened, []
         self._note_availability(now)
         for event in events:
             self._take(event, now)
 
     def _note_availability(self, now: float) -> None:
-        link, fleet = self._link, self._fleet
-        before = fleet.database_since is not None
+        link, slot_table = self._link, self._slot_table
+        before = slot_table.database_since is not None
         if link.connected and not before:
             log.info("the gateway is there")
             self._accepted = True
-            fleet.on_database_up(now)
+            slot_table.on_database_up(now)
             self._recovery.hurry()
         elif before and not link.connected:
             log.warning("the gateway is away: %s", link.trouble or "the stream has ended")
-            fleet.on_database_down()
+            slot_table.on_database_down()
         elif not link.connected and link.trouble and link.trouble != self._trouble:
             log.warning("no gateway: %s", link.trouble)
         self._trouble = link.trouble
@@ -85,24 +85,24 @@ class UplinkEvents:
     def _take(self, event: Event, now: float) -> None:
         match event:
             case JobCanceled(incarnation, token, job):
-                self._fleet.on_cancel(incarnation=incarnation, token=token, job=job)
+                self._slot_table.on_cancel(incarnation=incarnation, token=token, job=job)
             case JobLost(incarnation, token, job):
                 self._lose(incarnation, (token, job), now)
             case GatesChanged():
-                self._fleet.on_gates_changed(now)
+                self._slot_table.on_gates_changed(now)
                 self._offloader.hurry(now)
                 self._control.gates_changed()
             case HostRejected(error):
                 log.error("the gateway rejects this host: %s", error)
                 # After the first connection, running jobs continue, and the uplink is restarted with a back-off.
-                self._fleet.rejected = not self._accepted
+                self._slot_table.rejected = not self._accepted
 
     def _lose(self, incarnation: int, lost: tuple[int, int], now: float) -> None:
         """Another worker may have that job now: end it if it runs, else keep it from starting."""
         self._boards.hurry()
         self._boards.step(now)
-        slot = self._fleet.by_incarnation(incarnation)
+        slot = self._slot_table.by_incarnation(incarnation)
         if slot is not None and (slot.seen.work.token, slot.seen.work.job) == lost:
             slot.process.lost_at = now
         else:  # as canceled it does not start, and the gateway rejects that outcome
-            self._fleet.on_cancel(incarnation=incarnation, token=lost[0], job=lost[1])
+            self._slot_table.on_cancel(incarnation=incarnation, token=lost[0], job=lost[1])

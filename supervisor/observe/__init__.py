@@ -1,4 +1,4 @@
-"""What the supervisor publishes about the fleet and itself.
+"""What the supervisor publishes about its children and itself.
 
 Metrics, the fleet report, systemd messages, the log stream.
 

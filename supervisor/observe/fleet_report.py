@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from jobherd.supervisor.database.fleet_commands import FleetCommand, FleetCommands
     from jobherd.supervisor.database.lease import Lease
     from jobherd.supervisor.database.requests import Answer
-    from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.status_board import StatusBoard
 
@@ -58,7 +58,7 @@ LONGEST_WATCH: Final = 60.0
 LONGEST_TAIL: Final = 8192
 """Characters of a job's output."""
 MOST_TAILS: Final = 8
-"""Jobs whose output is reported at a time: every look at the fleet reads this row."""
+"""Jobs whose output is reported at a time: every list of the fleet reads this row."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class FleetReport:
     def __init__(
         self,
         db: DatabaseConnection,
-        fleet: Fleet,
+        slot_table: SlotTable,
         lease: Lease,
         boards: Sequence[StatusBoard],
         *,
@@ -84,7 +84,7 @@ class FleetReport:
     ) -> None:
         self._commands = commands
         self._db = db
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._lease = lease
         self._boards = boards
         self._settings = settings
@@ -125,19 +125,19 @@ class FleetReport:
 
     def wake_at(self, _now: float) -> float:
         """Return when `step` must be called at the latest."""
-        if self._db.link is not Link.UP or not self._fleet.supervisor:
+        if self._db.link is not Link.UP or not self._slot_table.supervisor:
             return float("inf")
         return 0.0 if self._round is not None else self._due_at
 
     def step(self, now: float) -> None:
         """Read the next few children; write the report once all were read."""
-        if self._db.link is not Link.UP or not self._fleet.supervisor:
+        if self._db.link is not Link.UP or not self._slot_table.supervisor:
             self._round = None
             return
         if self._round is None:
             if now < self._due_at:
                 return
-            self._round = _Round(list(self._fleet.slots), [])
+            self._round = _Round(list(self._slot_table.slots), [])
             self._due_at = float("inf")
         for _ in range(SLICE):
             while self._round.left:
@@ -158,13 +158,13 @@ class FleetReport:
         asked, self._asked = self._asked, []
         me = look(os.getpid(), now)
         document = self._of_the_whole(me, now) | {"children": children}
-        known = {slot.process.pid for slot in self._fleet.alive()} | {os.getpid()}
+        known = {slot.process.pid for slot in self._slot_table.alive()} | {os.getpid()}
         self._looks = {pid: seen for pid, seen in self._looks.items() if pid in known}
         if me is not None:
             self._looks[os.getpid()] = me
         self._db.ask(
             "lease/store_report",
-            {"supervisor": self._fleet.supervisor, "facts": as_json(document)},
+            {"supervisor": self._slot_table.supervisor, "facts": as_json(document)},
             lambda answer: self._written(asked, answer),
             lambda: self._written(asked, None),
         )
@@ -174,17 +174,17 @@ class FleetReport:
             self._commands.answer(number, {}, error="the facts could not be written down" if answer is None else None)
 
     def _of_the_whole(self, me: Look | None, now: float) -> dict[str, Any]:
-        fleet = self._fleet
+        slot_table = self._slot_table
         settings = self._settings.now
         return {
-            "course": fleet.run_state.name.lower().replace("_", " "),
-            "leaving_for": None if fleet.run_state is RunState.SERVING else now - fleet.state_since,
-            "wanted": fleet.wanted,
-            "most": fleet.limits.max_workers,
-            "reloading": fleet.reloading,
+            "course": slot_table.run_state.name.lower().replace("_", " "),
+            "leaving_for": None if slot_table.run_state is RunState.SERVING else now - slot_table.state_since,
+            "wanted": slot_table.wanted,
+            "most": slot_table.limits.max_workers,
+            "reloading": slot_table.reloading,
             "watched": max(0.0, self._watched_until - now),
-            "respawns": fleet.respawns,
-            "deaths": dict(fleet.deaths),
+            "respawns": slot_table.respawns,
+            "deaths": dict(slot_table.deaths),
             "reclaimed": self._lease.reclaimed,
             "beats": self._lease.beats,
             "queues": list(settings.served),
@@ -197,13 +197,13 @@ class FleetReport:
             },
             "ends": [
                 describe_end(end, now) | {"name": end.name, "pid": end.pid, "job": end.job, "job_kind": end.job_kind}
-                for end in fleet.ends
+                for end in slot_table.ends
             ],
         }
 
     def _tail(self, job: int) -> dict[str, Any]:
         """Return a job's output, unless the job does not run here or its data is encrypted."""
-        for slot in self._fleet.alive():
+        for slot in self._slot_table.alive():
             board = self._boards[slot.number]
             if not slot.kind.works or (record := board.now()) is None:
                 continue

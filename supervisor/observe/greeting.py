@@ -14,7 +14,7 @@ from jobherd.workers.ipc.counters import OTHER_KINDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.settings.definitions import Settings
     from jobherd.supervisor.settings.live import LiveSettings
     from jobherd.workers.ipc.status_board import StatusBoard
@@ -28,8 +28,8 @@ NAMED: Final = 8
 class Greeting:
     """Logs the lines once, when the first worker is READY."""
 
-    def __init__(self, fleet: Fleet, boards: Sequence[StatusBoard], settings: LiveSettings) -> None:
-        self._fleet = fleet
+    def __init__(self, slot_table: SlotTable, boards: Sequence[StatusBoard], settings: LiveSettings) -> None:
+        self._slot_table = slot_table
         self._boards = boards
         self._settings = settings
         self._logged = False
@@ -40,7 +40,7 @@ class Greeting:
 
     def step(self, _now: float) -> None:
         """Log the lines if a worker has become READY for the first time."""
-        if self._fleet.ever_ready and not self._logged:
+        if self._slot_table.ever_ready and not self._logged:
             self._logged = True
             for line in greeting(self._settings.now, self._boards):
                 log.info("%s", line)

@@ -24,8 +24,8 @@ from jobherd.workers.system.threads import blocks_sigusr1, describe_silence, des
 if TYPE_CHECKING:
     from jobherd.supervisor.database.fleet_commands import FleetCommand, FleetCommands
     from jobherd.supervisor.observe.stack_question import Key
-    from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.workers.ipc.current_work import CurrentWork
     from jobherd.workers.ipc.status_board import StatusBoard
 
@@ -47,9 +47,9 @@ class Sampler:
     `stack` and `profile` carry out the fleet commands of that name, and are answered later.
     """
 
-    def __init__(self, fleet: Fleet, boards: list[StatusBoard], commands: FleetCommands, *, host: str) -> None:
+    def __init__(self, slot_table: SlotTable, boards: list[StatusBoard], commands: FleetCommands, *, host: str) -> None:
         self._at = NEVER
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._boards = boards
         self._commands = commands
         self._host = host
@@ -124,7 +124,7 @@ class Sampler:
         raise CommandRejected(self._not_running(job, command.arguments.get("child")))
 
     def _workers(self) -> list[tuple[Slot, StatusBoard, CurrentWork]]:
-        looks = [(slot, self._boards[slot.number]) for slot in self._fleet.alive() if slot.kind.works]
+        looks = [(slot, self._boards[slot.number]) for slot in self._slot_table.alive() if slot.kind.works]
         return [(slot, board, record) for slot, board in looks if (record := board.now()) is not None]
 
     def _not_running(self, job: int, child: object) -> str:
@@ -185,7 +185,7 @@ class Sampler:
 
     def _take(self, number: int, now: float) -> None:
         asked, again, record = self._asked[number]
-        slot, board = self._fleet.slots[number], self._boards[number]
+        slot, board = self._slot_table.slots[number], self._boards[number]
         if not slot.alive:
             del self._asked[number]
             return

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.observe.log_stream import LogStream
     from jobherd.supervisor.observe.loop_lag import LoopLag
     from jobherd.supervisor.observe.systemd import ServiceManager
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.workers.ipc.control_block import ControlBlock
     from jobherd.workers.ipc.status_board import StatusBoard
 
@@ -49,7 +49,7 @@ class StatusReport:
 
     def __init__(
         self,
-        fleet: Fleet,
+        slot_table: SlotTable,
         control: ControlBlock,
         boards: list[StatusBoard],
         db: Connection,
@@ -61,7 +61,7 @@ class StatusReport:
         lag: LoopLag,
     ) -> None:
         self.counts = {"notifications": 0, "wakes": 0, "released": 0}
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._control = control
         self._boards = boards
         self._db = db
@@ -85,7 +85,7 @@ class StatusReport:
 
         A reload before READY is a part of the start, and none begins while the supervisor stops.
         """
-        if self._ready_sent and self._fleet.run_state is RunState.SERVING:
+        if self._ready_sent and self._slot_table.run_state is RunState.SERVING:
             self._reloading = True
             self._manager.reloading()
 
@@ -120,29 +120,34 @@ class StatusReport:
 
     def step(self, now: float) -> None:
         """Publish what is due."""
-        fleet, up = self._fleet, self._fleet.database_since is not None
+        slot_table, up = self._slot_table, self._slot_table.database_since is not None
         self._manager.flush()
-        if fleet.run_state is RunState.SERVING:
-            if not self._ready_sent and fleet.is_started():
+        if slot_table.run_state is RunState.SERVING:
+            if not self._ready_sent and slot_table.is_started():
                 self._ready_sent = True
                 self._manager.tell("READY=1", f"MAINPID={self._me.pid}")
-            if self._reloading and not fleet.reloading:
+            if self._reloading and not slot_table.reloading:
                 self._reloading = False
                 self._manager.tell("READY=1")  # otherwise the service manager waits for the end of a finished reload
         if self._manager.interval and now >= self._watchdog_at:
             self._watchdog_at = now + self._manager.interval
             self._manager.tell("WATCHDOG=1")
-        seen = fleet.run_state, up, self._lease.heard_back, [(slot.process.pid, slot.state) for slot in fleet.alive()]
+        seen = (
+            slot_table.run_state,
+            up,
+            self._lease.heard_back,
+            [(slot.process.pid, slot.state) for slot in slot_table.alive()],
+        )
         if now < self._at and seen == self._seen:
             return
         self._at, self._seen = now + TELL, seen
-        if fleet.limits.web:
-            for slot in fleet.alive():
+        if slot_table.limits.web:
+            for slot in slot_table.alive():
                 slot.seen.rss = procfs.rss(slot.process.pid)
         self._control.publish(self.facts(now))
-        busy = sum(1 for slot in fleet.workers() if slot.alive and is_busy(self._boards[slot.number], database=up))
-        here = sum(1 for slot in fleet.workers() if slot.alive)
-        text = f"{fleet.run_state.name.lower()}, {busy} of {here} workers busy" + (
+        busy = sum(1 for slot in slot_table.workers() if slot.alive and is_busy(self._boards[slot.number], database=up))
+        here = sum(1 for slot in slot_table.workers() if slot.alive)
+        text = f"{slot_table.run_state.name.lower()}, {busy} of {here} workers busy" + (
             "" if up else f", no {self._db.peer}"
         )
         self._manager.status(text)
@@ -152,20 +157,20 @@ class StatusReport:
 
     def facts(self, now: float) -> dict[str, object]:
         """Return the supervisor's state for the dashboard and the metrics."""
-        fleet, up = self._fleet, self._fleet.database_since is not None
+        slot_table, up = self._slot_table, self._slot_table.database_since is not None
         return {
-            "supervisor": fleet.supervisor or None,
+            "supervisor": slot_table.supervisor or None,
             "host": self._me.host,
             "pid": self._me.pid,
             "version": VERSION,
             "database": up,
             "listening": up and self._lease.heard_back,
             "polling": up and self._db.polls,
-            "draining": fleet.run_state is not RunState.SERVING,
+            "draining": slot_table.run_state is not RunState.SERVING,
             "lease_until": self._control.lease_deadline,
-            "ready_ever": fleet.ever_ready,
-            "deaths": dict(fleet.deaths),
-            "respawns": fleet.respawns,
+            "ready_ever": slot_table.ever_ready,
+            "deaths": dict(slot_table.deaths),
+            "respawns": slot_table.respawns,
             "reclaimed": self._lease.reclaimed,
             "beats": self._lease.beats,
             "started": self._started,
@@ -187,18 +192,18 @@ class StatusReport:
                     "since": slot.since,
                     "rss": slot.seen.rss or None,
                 }
-                for slot in fleet.alive()
+                for slot in slot_table.alive()
             ],
         }
 
     def describe(self, now: float) -> list[str]:
-        """Return the state of the fleet in lines, for the log."""
-        fleet, up = self._fleet, self._fleet.database_since is not None
+        """Return the state of the supervisor and its children in lines, for the log."""
+        slot_table, up = self._slot_table, self._slot_table.database_since is not None
         peer = self._db.peer
         there = f"the {peer} is there" if up else f"no {peer}: {self._db.barred or self._db.trouble}"
-        wanted = count(fleet.wanted, "worker", "workers")
-        lines = [f"{fleet.run_state.name.lower()}, supervisor {fleet.supervisor}, {wanted} wanted, {there}"]
-        for slot in fleet.alive():
+        wanted = count(slot_table.wanted, "worker", "workers")
+        lines = [f"{slot_table.run_state.name.lower()}, supervisor {slot_table.supervisor}, {wanted} wanted, {there}"]
+        for slot in slot_table.alive():
             record = self._boards[slot.number].now()
             doing = "unknown" if record is None else record.phase.name.lower()
             if record is not None and record.job:

@@ -1,8 +1,6 @@
 """What the supervisor has stored about its child processes, and what it decides: no system call, no clock.
 
-In this package, a fleet is the child processes of one supervisor.
-
-`fleet` stores what was reported, `plan` returns actions and state changes and writes nothing, and
+`slot_table` stores what was reported, `plan` returns actions and state changes and writes nothing, and
 `state_changes.apply` stores what was decided. Time is an argument, so tests need neither processes
 nor a clock.
 """

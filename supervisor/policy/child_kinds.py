@@ -58,14 +58,14 @@ class ChildKind:
             object.__setattr__(self, "drains", True)
 
 
-WORKER = ChildKind("worker", lambda fleet: fleet.wanted, works=True, loads=True)
+WORKER = ChildKind("worker", lambda demand: demand.wanted, works=True, loads=True)
 MAINTENANCE = ChildKind(
-    "maintenance", lambda fleet: int(not fleet.limits.has_uplink), sees_all=True, receives_deaths=True
+    "maintenance", lambda demand: int(not demand.limits.has_uplink), sees_all=True, receives_deaths=True
 )
-WEB = ChildKind("web", lambda fleet: int(fleet.limits.web), sees_all=True)
-RESETTER = ChildKind("resetter", lambda fleet: int(fleet.has_table_stores), sees_all=True, loads=True)
-GATEWAY = ChildKind("gateway", lambda fleet: int(fleet.limits.has_gateway), claims=True, drains=True)
-UPLINK = ChildKind("uplink", lambda fleet: int(fleet.limits.has_uplink), sees_all=True, recovered=False)
+WEB = ChildKind("web", lambda demand: int(demand.limits.web), sees_all=True)
+RESETTER = ChildKind("resetter", lambda demand: int(demand.has_table_stores), sees_all=True, loads=True)
+GATEWAY = ChildKind("gateway", lambda demand: int(demand.limits.has_gateway), claims=True, drains=True)
+UPLINK = ChildKind("uplink", lambda demand: int(demand.limits.has_uplink), sees_all=True, recovered=False)
 """It carries jobs and outcomes between the workers and a gateway, so it is dismissed after them."""
 
 KINDS = (WORKER, MAINTENANCE, WEB, RESETTER, GATEWAY, UPLINK)

@@ -1,6 +1,6 @@
 """Decides what the exit of a child means: its cause, and when its slot may be filled again.
 
-Reads facts and changes none: the result is a `Death`, which `Fleet.on_exit` stores.
+Reads facts and changes none: the result is a `Death`, which `SlotTable.on_exit` stores.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from jobherd.supervisor.policy.slot import State
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_RECYCLE, EXIT_REQUESTED
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.limits import Limits
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table_state import SlotTableState
     from jobherd.workers.ipc.current_work import CurrentWork
 
 EXPECTED: Final = REQUESTED | {"claim_lost", "drain", "quit", "cancel", "timeout"}
@@ -24,12 +24,12 @@ HEALTHY: Final = 0.5
 
 
 def death_of(
-    fleet: FleetState, slot: Slot, exit_: Exit, *, work: CurrentWork, now: float, started: int, jitter: float
+    slot_table: SlotTableState, slot: Slot, exit_: Exit, *, work: CurrentWork, now: float, started: int, jitter: float
 ) -> Death:
     """Return what is known about the death of a slot's child.
 
     Args:
-        fleet: the fleet.
+        slot_table: the slots of the children, and facts about the whole supervisor.
         slot: the slot whose process was reaped.
         exit_: how it ended.
         work: what it did when it ended.
@@ -39,7 +39,7 @@ def death_of(
     """
     process = slot.process
     was_ready = process.ready_at > 0
-    cause = _cause(fleet, slot, exit_)
+    cause = _cause(slot_table, slot, exit_)
     finished = started - process.started_before - (1 if work.job else 0)
     expected = cause in EXPECTED
     failures = 0 if expected or (finished > 0 and now - process.ready_at >= HEALTHY) else slot.failures
@@ -48,7 +48,7 @@ def death_of(
     return Death(
         slot.number, slot.kind.name, process.pid, process.incarnation, process.supervisor, exit_, cause, was_ready,
         slot.sent.stop, now, now - process.forked_at, failures,
-        now if expected else restart_at(fleet.limits, failures, now, jitter),
+        now if expected else restart_at(slot_table.limits, failures, now, jitter),
     )  # fmt: skip
 
 
@@ -58,11 +58,11 @@ def restart_at(limits: Limits, failures: int, now: float, jitter: float) -> floa
     return now + delay * (1 + 0.2 * jitter)
 
 
-def _cause(fleet: FleetState, slot: Slot, exit_: Exit) -> str:
+def _cause(slot_table: SlotTableState, slot: Slot, exit_: Exit) -> str:
     stop = slot.sent.stop
     if stop is not None and stop.signaled:
         return stop.why.value
-    if exit_.code == EXIT_REQUESTED and (slot.state is State.LEAVING or fleet.supervisor == 0):
+    if exit_.code == EXIT_REQUESTED and (slot.state is State.LEAVING or slot_table.supervisor == 0):
         return "requested"
     if exit_.code == EXIT_RECYCLE:
         return "recycled"

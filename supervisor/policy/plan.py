@@ -1,7 +1,7 @@
 """Calls each policy in order and returns one plan: actions, state changes and the time of the next plan.
 
 Each policy has its own module. Neither this module nor a policy makes a system call, reads a clock,
-or writes to the fleet: `state_changes.apply` stores what was decided, before the actions are carried
+or writes to the slot table: `state_changes.apply` stores what was decided, before the actions are carried
 out.
 """
 
@@ -17,26 +17,28 @@ from jobherd.supervisor.policy.stopping import stop_child
 from jobherd.supervisor.policy.stragglers import offload_claim
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.policy.fleet_state import FleetState
+    from jobherd.supervisor.policy.slot_table_state import SlotTableState
 
 
-def plan(fleet: FleetState, now: float) -> Plan:
+def plan(slot_table: SlotTableState, now: float) -> Plan:
     """Return what to do.
 
     The order matters: nothing is forked for a child that is dismissed by the same plan. Wake-ups
     follow the plan, see `wakeups.py`: a child that is to be stopped is not woken.
     """
     result = Plan()
-    phase = plan_phase(fleet, now, result)
-    shutdown = shut_down(fleet, phase, now, result)
+    phase = plan_phase(slot_table, now, result)
+    shutdown = shut_down(slot_table, phase, now, result)
     dismissed = {change.slot.number for change in result.state_changes if isinstance(change, ChildDismissed)}
-    for slot in fleet.alive():
+    for slot in slot_table.alive():
         if slot.number not in dismissed:
-            offload_claim(fleet, slot, result)
-        stop_child(fleet, slot, now, result, shutdown=shutdown.get(slot.number), dismissed=slot.number in dismissed)
-        if not slot.sent.recycle and is_due_for_replacement(fleet, slot, now):
+            offload_claim(slot_table, slot, result)
+        stop_child(
+            slot_table, slot, now, result, shutdown=shutdown.get(slot.number), dismissed=slot.number in dismissed
+        )
+        if not slot.sent.recycle and is_due_for_replacement(slot_table, slot, now):
             result.state_changes.append(RecycleDecided(slot))
     if phase.serving:
-        replace_children(fleet, phase, now, result)
+        replace_children(slot_table, phase, now, result)
     result.state_changes.append(PlanDue(result.wake_at))
     return result

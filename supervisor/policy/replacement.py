@@ -16,18 +16,18 @@ from jobherd.supervisor.policy.state_changes import ChildDismissed, Logged, Relo
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.actions import Plan
     from jobherd.supervisor.policy.child_kinds import ChildKind
-    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.shutdown import PlannedPhase
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table_state import SlotTableState
 
 
-def is_due_for_replacement(fleet: FleetState, slot: Slot, now: float) -> bool:
+def is_due_for_replacement(slot_table: SlotTableState, slot: Slot, now: float) -> bool:
     """Return whether the child is due for replacement, whatever code it runs."""
     if slot.sent.recycle or slot.process.lost_at:
         return True
     if slot.state is not State.READY or not slot.kind.works:
         return False
-    limits, process, seen = fleet.limits, slot.process, slot.seen
+    limits, process, seen = slot_table.limits, slot.process, slot.seen
     return bool(
         (limits.max_jobs and seen.started - process.started_before >= slot.limits.jobs)
         or (limits.max_age and now - process.forked_at >= slot.limits.age)
@@ -35,15 +35,15 @@ def is_due_for_replacement(fleet: FleetState, slot: Slot, now: float) -> bool:
     )
 
 
-def replace_children(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) -> None:
+def replace_children(slot_table: SlotTableState, phase: PlannedPhase, now: float, plan: Plan) -> None:
     """Fork missing children and dismiss surplus ones."""
-    if not fleet.supervisor:
+    if not slot_table.supervisor:
         return
-    outdated = {slot.number for slot in fleet.alive() if _is_outdated(fleet, slot, phase, now)}
+    outdated = {slot.number for slot in slot_table.alive() if _is_outdated(slot_table, slot, phase, now)}
     gone: set[int] = set()
     for kind in KINDS:
-        slots = [slot for slot in fleet.slots if slot.kind is kind]
-        wanted = fleet.wants(kind)
+        slots = [slot for slot in slot_table.slots if slot.kind is kind]
+        wanted = slot_table.wants(kind)
         here = [slot for slot in slots if slot.is_booting_or_ready]
         old = [slot for slot in here if slot.number in outdated]
         resting = [slot for slot in slots if not slot.alive and slot.rest_until > now]
@@ -54,7 +54,7 @@ def replace_children(fleet: FleetState, phase: PlannedPhase, now: float, plan: P
             missing = 1  # one new worker at a time; an old one is dismissed when it is READY
         free = [slot for slot in slots if not slot.alive and slot.rest_until <= now]
         forked = free[: max(missing, 0)]
-        lacking = _lacking(fleet, [slot for slot in here if slot not in old]) if kind.works else []
+        lacking = _lacking(slot_table, [slot for slot in here if slot not in old]) if kind.works else []
         plan.actions += [
             Fork(slot, lacking[place] if place < len(lacking) else "") for place, slot in enumerate(forked)
         ]
@@ -62,7 +62,7 @@ def replace_children(fleet: FleetState, phase: PlannedPhase, now: float, plan: P
             plan.actions.append(Dismiss(slot))
             plan.state_changes.append(ChildDismissed(slot, now))
             gone.add(slot.number)
-    left = {slot.number for slot in fleet.workers() if slot.is_booting_or_ready} - gone
+    left = {slot.number for slot in slot_table.workers() if slot.is_booting_or_ready} - gone
     if phase.reloading and not left & outdated:
         plan.state_changes += [
             ReloadEnded(kept=False),
@@ -71,21 +71,21 @@ def replace_children(fleet: FleetState, phase: PlannedPhase, now: float, plan: P
         ]
 
 
-def _lacking(fleet: FleetState, here: list[Slot]) -> list[str]:
+def _lacking(slot_table: SlotTableState, here: list[Slot]) -> list[str]:
     """Return the queues that lack reserved workers, each as often as it lacks them."""
     return [
         queue
-        for queue, count in fleet.limits.reserved
+        for queue, count in slot_table.limits.reserved
         for _ in range(count - sum(slot.process.reserved == queue for slot in here))
     ]
 
 
-def _is_outdated(fleet: FleetState, slot: Slot, phase: PlannedPhase, now: float) -> bool:
+def _is_outdated(slot_table: SlotTableState, slot: Slot, phase: PlannedPhase, now: float) -> bool:
     # Of the children that load handlers, workers are replaced first: if the new code is broken, the
     # others keep the old code.
-    if is_due_for_replacement(fleet, slot, now):
+    if is_due_for_replacement(slot_table, slot, now):
         return True
-    if phase.old_code_stays or slot.process.generation >= fleet.generation:
+    if phase.old_code_stays or slot.process.generation >= slot_table.generation:
         return False
     return slot.kind.works or (slot.kind.loads and not phase.reloading)
 

@@ -1,6 +1,6 @@
 """The phases of a supervisor (serving, draining, shutting down), and how signals to stop change them.
 
-Values only: `Fleet` stores the current phase, and `shutdown.py` decides what follows from it.
+Values only: `SlotTable` stores the current phase, and `shutdown.py` decides what follows from it.
 """
 
 from __future__ import annotations

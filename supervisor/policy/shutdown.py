@@ -25,8 +25,8 @@ from jobherd.supervisor.policy.stopping import sequence
 
 if TYPE_CHECKING:
     from jobherd.supervisor.policy.actions import Plan
-    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table_state import SlotTableState
     from jobherd.supervisor.policy.stop_sequence import StopSequence
 
 PATIENCE_WITHOUT_DATABASE: Final = 3.0
@@ -59,24 +59,24 @@ class PlannedPhase:
         return self.run_state is RunState.SERVING and self.exit_code is None
 
 
-def plan_phase(fleet: FleetState, now: float, plan: Plan) -> PlannedPhase:
+def plan_phase(slot_table: SlotTableState, now: float, plan: Plan) -> PlannedPhase:
     """Decide whether the supervisor continues, after failures of the database or the handlers."""
-    run_state, since, exit_code = fleet.run_state, fleet.state_since, fleet.exit_code
-    reloading, old_code_stays = fleet.reloading, False
-    for name in fleet.failed_loads:
+    run_state, since, exit_code = slot_table.run_state, slot_table.state_since, slot_table.exit_code
+    reloading, old_code_stays = slot_table.reloading, False
+    for name in slot_table.failed_loads:
         if exit_code is not None:
             break
-        if not fleet.ever_ready:
+        if not slot_table.ever_ready:
             exit_code = EXIT_CONFIG
             plan.state_changes += [
                 ExitDecided(exit_code),
                 Logged("the handlers do not load, and no worker of this supervisor was ever ready: stopping"),
             ]
         elif reloading:
-            # A half-finished `git pull` must not stop a fleet: the old children count as current
+            # A half-finished `git pull` must not stop a supervisor: the old children count as current
             # again.
             reloading, old_code_stays = False, True
-            answer = "the new code does not load, the old workers stay: " + "; ".join(sorted(fleet.problems))
+            answer = "the new code does not load, the old workers stay: " + "; ".join(sorted(slot_table.problems))
             plan.state_changes += [
                 ReloadEnded(kept=True),
                 ReloadAnswered(answer),
@@ -84,9 +84,9 @@ def plan_phase(fleet: FleetState, now: float, plan: Plan) -> PlannedPhase:
             ]
         else:
             plan.state_changes.append(Logged(f"the handlers do not load any more: {name} waits and is restarted"))
-    if fleet.failed_loads:
+    if slot_table.failed_loads:
         plan.state_changes.append(FailedLoadsTaken())
-    if fleet.database_failed and exit_code is None and run_state is RunState.SERVING:
+    if slot_table.database_failed and exit_code is None and run_state is RunState.SERVING:
         # Drain as after SIGTERM, but exit with a code other than 0.
         run_state, since, exit_code = RunState.DRAINING, now, EXIT_DATABASE
         plan.state_changes += [
@@ -94,19 +94,19 @@ def plan_phase(fleet: FleetState, now: float, plan: Plan) -> PlannedPhase:
             StateEntered(run_state, now),
             Logged("the database did not answer db_retry_max_attempts times: draining"),
         ]
-    if fleet.rejected and exit_code is None and run_state is RunState.SERVING:
+    if slot_table.rejected and exit_code is None and run_state is RunState.SERVING:
         run_state, since, exit_code = RunState.DRAINING, now, EXIT_CONFIG
         plan.state_changes += [
             ExitDecided(exit_code),
             StateEntered(run_state, now),
             Logged("the gateway rejects this host, and has never accepted it: stopping"),
         ]
-    if reloading and fleet.reload_answer is None and fleet.ready_generation == fleet.generation:
+    if reloading and slot_table.reload_answer is None and slot_table.ready_generation == slot_table.generation:
         plan.state_changes.append(ReloadAnswered(""))
     return PlannedPhase(run_state, since, exit_code, reloading, old_code_stays)
 
 
-def shut_down(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) -> dict[int, StopSequence]:
+def shut_down(slot_table: SlotTableState, phase: PlannedPhase, now: float, plan: Plan) -> dict[int, StopSequence]:
     """Stop the children as the phase requires.
 
     Returns:
@@ -114,7 +114,7 @@ def shut_down(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) ->
     """
     if phase.serving:
         return {}
-    limits, alive = fleet.limits, fleet.alive()
+    limits, alive = slot_table.limits, slot_table.alive()
     fast = phase.run_state is RunState.FAST_SHUTDOWN
     wanted: dict[int, StopSequence] = {}
     draining = [slot for slot in alive if slot.kind.drains]
@@ -129,7 +129,7 @@ def shut_down(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) ->
             slot.number: sequence(slot, StopReason.DRAIN if slot.seen.work.job else StopReason.STUCK, now, grace)
             for slot in draining
         }
-    if draining or not _are_deaths_settled(fleet, phase, now, plan):
+    if draining or not _are_deaths_settled(slot_table, phase, now, plan):
         return wanted
     _dismiss(alive, now, plan)
     if fast:
@@ -140,18 +140,18 @@ def shut_down(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) ->
     return wanted
 
 
-def _are_deaths_settled(fleet: FleetState, phase: PlannedPhase, now: float, plan: Plan) -> bool:
+def _are_deaths_settled(slot_table: SlotTableState, phase: PlannedPhase, now: float, plan: Plan) -> bool:
     """Return whether the jobs of dead children are released, or are not waited for any longer.
 
     If the database is down, the lease does it, so do not wait. Do not wait indefinitely for one
     that rejects or blocks the release either, and not at all after a second signal to stop.
     """
-    if not fleet.unrecovered or phase.run_state is RunState.IMMEDIATE_SHUTDOWN:
+    if not slot_table.unrecovered or phase.run_state is RunState.IMMEDIATE_SHUTDOWN:
         return True
-    since = max(slot.since for slot in fleet.slots)
-    if fleet.database_since is None or phase.run_state is RunState.FAST_SHUTDOWN:
+    since = max(slot.since for slot in slot_table.slots)
+    if slot_table.database_since is None or phase.run_state is RunState.FAST_SHUTDOWN:
         return plan.is_due(since + PATIENCE_WITHOUT_DATABASE, now)
-    last = max(since, phase.since + fleet.limits.drain_timeout, fleet.recovered_at)
+    last = max(since, phase.since + slot_table.limits.drain_timeout, slot_table.recovered_at)
     return plan.is_due(last + PATIENCE_WITH_DATABASE, now)
 
 

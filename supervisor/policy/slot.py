@@ -1,6 +1,6 @@
 """A numbered slot for a child: its process, the last reading of its status board, and what was sent to it.
 
-Records without policy. `Fleet` stores facts in `Process` and `Seen`; only `state_changes.apply`
+Records without policy. `SlotTable` stores facts in `Process` and `Seen`; only `state_changes.apply`
 writes `Sent`. The states of a slot are a table that names the next state for every state and event.
 """
 

@@ -14,9 +14,9 @@ from jobherd.supervisor.policy.slot import SlotEvent
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.run_state import RunState
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.policy.stop_sequence import StopSequence
 
 
@@ -140,7 +140,7 @@ StateChange = (
 )
 
 
-def apply(fleet: Fleet, changes: Iterable[StateChange]) -> None:
+def apply(slot_table: SlotTable, changes: Iterable[StateChange]) -> None:
     """Store what a plan has decided."""
     for change in changes:
         match change:
@@ -151,8 +151,8 @@ def apply(fleet: Fleet, changes: Iterable[StateChange]) -> None:
             case ChildWoken(slot):
                 slot.sent.woken_claims = slot.seen.claims
             case WakeupsTaken():
-                fleet.pending_wakeups = 0
-                fleet.kinds_to_wake.clear()
+                slot_table.pending_wakeups = 0
+                slot_table.kinds_to_wake.clear()
             case RecycleDecided(slot):
                 slot.sent.recycle = True
             case CancelSent(slot, cancel):
@@ -163,21 +163,21 @@ def apply(fleet: Fleet, changes: Iterable[StateChange]) -> None:
                 else:
                     slot.sent.flushed = token, job
             case StateEntered(run_state, at):
-                fleet.enter_state(run_state, at)
+                slot_table.enter_state(run_state, at)
             case ExitDecided(code):
-                fleet.exit_code = code
+                slot_table.exit_code = code
             case FailedLoadsTaken():
-                fleet.failed_loads = []
+                slot_table.failed_loads = []
             case ReloadAnswered(answer):
-                fleet.reload_answer = answer
+                slot_table.reload_answer = answer
             case ReloadEnded(kept):
-                fleet.reloading = False
+                slot_table.reloading = False
                 if kept:
-                    for slot in fleet.slots:
-                        slot.process.generation = fleet.generation
+                    for slot in slot_table.slots:
+                        slot.process.generation = slot_table.generation
             case PlanDue(at):
-                fleet.plan_at = at
+                slot_table.plan_at = at
             case Logged(text, warning):
-                (fleet.warnings if warning else fleet.notes).append(text)
+                (slot_table.warnings if warning else slot_table.notes).append(text)
             case _:
                 assert_never(change)

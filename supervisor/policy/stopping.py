@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobherd.supervisor.policy.actions import Plan
-    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table_state import SlotTableState
 
 BETWEEN_CANCELS: Final = 0.05
 """Seconds between two notifications of one child: its status board holds one interruption."""
@@ -64,7 +64,7 @@ ENDS: Final[dict[StopReason, Callable[[StopSequence, Slot], bool]]] = {
 class Case:
     """What a reason to stop a child is judged by."""
 
-    fleet: FleetState
+    slot_table: SlotTableState
     slot: Slot
     now: float
     plan: Plan
@@ -77,12 +77,12 @@ class Case:
 
 
 def stop_child(
-    fleet: FleetState, slot: Slot, now: float, plan: Plan, *, shutdown: StopSequence | None, dismissed: bool
+    slot_table: SlotTableState, slot: Slot, now: float, plan: Plan, *, shutdown: StopSequence | None, dismissed: bool
 ) -> None:
     """Begin, advance or end the stop sequence of a slot's child.
 
     Args:
-        fleet: the fleet.
+        slot_table: the slots of the children, and facts about the whole supervisor.
         slot: a slot with a process.
         now: the current time.
         plan: gets the actions, the state changes and the time of the next step.
@@ -93,12 +93,12 @@ def stop_child(
     if stop is not None and ENDS[stop.why](stop, slot):
         stop = None
     if slot.seen.work.phase is Phase.RUNNING and _running(slot) in slot.seen.cancels:
-        stop = begin(stop, sequence(slot, StopReason.CANCEL, now, fleet.limits.grace))
+        stop = begin(stop, sequence(slot, StopReason.CANCEL, now, slot_table.limits.grace))
     if slot.process.lost_at:
-        stop = begin(stop, sequence(slot, StopReason.CLAIM_LOST, slot.process.lost_at, fleet.limits.fast_grace))
+        stop = begin(stop, sequence(slot, StopReason.CLAIM_LOST, slot.process.lost_at, slot_table.limits.fast_grace))
     if shutdown is not None:
         stop = begin(stop, shutdown)
-    case = Case(fleet, slot, now, plan, dismissed)
+    case = Case(slot_table, slot, now, plan, dismissed)
     for reason in REASONS:
         if (wanted := reason(case, stop)) is not None:
             stop = begin(stop, wanted)
@@ -151,7 +151,7 @@ def _deadline(case: Case, stop: StopSequence | None) -> StopSequence | None:
         return None
     if not case.is_due(work.deadline):
         return None
-    return sequence(case.slot, StopReason.TIMEOUT, work.deadline, case.fleet.limits.grace, Stage.INTERRUPTED)
+    return sequence(case.slot, StopReason.TIMEOUT, work.deadline, case.slot_table.limits.grace, Stage.INTERRUPTED)
 
 
 def _exclusive(case: Case, stop: StopSequence | None) -> StopSequence | None:
@@ -163,7 +163,7 @@ def _exclusive(case: Case, stop: StopSequence | None) -> StopSequence | None:
         return None
     if stop is not None and stop.why is StopReason.CLAIM_LOST:
         return None
-    if not case.is_due(case.fleet.lease_deadline - min(1.0, case.fleet.limits.lease / 15)):
+    if not case.is_due(case.slot_table.lease_deadline - min(1.0, case.slot_table.limits.lease / 15)):
         return None
     return sequence(case.slot, StopReason.CLAIM_LOST, case.now, 0.0, Stage.INTERRUPTED)
 
@@ -172,7 +172,7 @@ def _hook(case: Case, stop: StopSequence | None) -> StopSequence | None:
     """A hook that ignores the child's own timer would block the worker indefinitely, without a message."""
     if not case.slot.seen.hook or stop is not None or not case.is_due(case.slot.seen.hook):
         return None
-    return sequence(case.slot, StopReason.HOOK, case.slot.seen.hook, case.fleet.limits.grace, Stage.INTERRUPTED)
+    return sequence(case.slot, StopReason.HOOK, case.slot.seen.hook, case.slot_table.limits.grace, Stage.INTERRUPTED)
 
 
 def _stopped(case: Case, _stop: StopSequence | None) -> StopSequence | None:
@@ -182,16 +182,16 @@ def _stopped(case: Case, _stop: StopSequence | None) -> StopSequence | None:
     another way, which the kernel does not report to the supervisor.
     """
     stopped_at = case.slot.process.stopped_at
-    if not stopped_at or case.slot.seen.work.runs or not case.is_due(stopped_at + case.fleet.limits.spawn_timeout):
+    if not stopped_at or case.slot.seen.work.runs or not case.is_due(stopped_at + case.slot_table.limits.spawn_timeout):
         return None
     return sequence(case.slot, StopReason.STOPPED, case.now, 0.0)
 
 
 def _not_ready(case: Case, _stop: StopSequence | None) -> StopSequence | None:
     """A child may stay in BOOTING while the database is down; a child that hangs may not."""
-    if case.slot.state is not State.BOOTING or case.dismissed or case.fleet.database_since is None:
+    if case.slot.state is not State.BOOTING or case.dismissed or case.slot_table.database_since is None:
         return None
-    if not case.is_due(max(case.slot.since, case.fleet.database_since) + case.fleet.limits.spawn_timeout):
+    if not case.is_due(max(case.slot.since, case.slot_table.database_since) + case.slot_table.limits.spawn_timeout):
         return None
     return sequence(case.slot, StopReason.SPAWN, case.now, 0.0)
 
@@ -206,11 +206,11 @@ def _not_leaving(case: Case, _stop: StopSequence | None) -> StopSequence | None:
     """
     if (case.slot.state is not State.LEAVING and not case.dismissed) or case.slot.seen.work.job:
         return None
-    database_since = case.fleet.database_since if case.slot.kind.works else 0.0
+    database_since = case.slot_table.database_since if case.slot.kind.works else 0.0
     if database_since is None:
         return None
     since = max(case.now if case.dismissed else case.slot.since, database_since)
-    limits, kind = case.fleet.limits, case.slot.kind
+    limits, kind = case.slot_table.limits, case.slot.kind
     patience = limits.spawn_timeout + (limits.drain_timeout if kind.drains and not kind.works else 0.0)
     if not case.is_due(since + patience):
         return None

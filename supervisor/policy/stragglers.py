@@ -15,8 +15,8 @@ from jobherd.supervisor.policy.slot import State
 from jobherd.supervisor.policy.state_changes import Offloaded
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table_state import SlotTableState
     from jobherd.workers.ipc.current_work import CurrentWork
 
 LONGEST_PATIENCE: Final = 1.0
@@ -64,17 +64,17 @@ def straggler_at(work: CurrentWork, unwritten: float, patience: float) -> float:
     return min(at, max(unwritten + OUTCOME_PATIENCE * patience, work.started + LEAST_RUN * patience))
 
 
-def patience(fleet: FleetState, now: float) -> float:
+def patience(slot_table: SlotTableState, now: float) -> float:
     """Return the seconds for which a job may run in front of other jobs of its claim."""
-    limits = fleet.limits
-    if 0.0 <= now - fleet.gates_changed_at < RELEASE_AFTER_CHANGE:
+    limits = slot_table.limits
+    if 0.0 <= now - slot_table.gates_changed_at < RELEASE_AFTER_CHANGE:
         return 0.0
     if not limits.claim_window:
         return float("inf")
-    return max(limits.patience, min(limits.patience * fleet.load, LONGEST_PATIENCE))
+    return max(limits.patience, min(limits.patience * slot_table.load, LONGEST_PATIENCE))
 
 
-def offload(fleet: FleetState, slot: Slot) -> Offload | None:
+def offload(slot_table: SlotTableState, slot: Slot) -> Offload | None:
     """Return what to do about the claim that the slot's child holds; None: nothing.
 
     If the claim has no other jobs, nothing is released: the job's transaction may lock the row of
@@ -87,19 +87,21 @@ def offload(fleet: FleetState, slot: Slot) -> Offload | None:
     if held is None or slot.state is not State.READY:
         return None
     work, at = held.work, held.at
-    if not work.runs or work.token == sent.released or at < fleet.offload_failed_at + RETRY:
+    if not work.runs or work.token == sent.released or at < slot_table.offload_failed_at + RETRY:
         return None
-    if held.others and at >= straggler_at(work, held.unwritten, patience(fleet, at)):
+    if held.others and at >= straggler_at(work, held.unwritten, patience(slot_table, at)):
         return Offload(slot, work.token, release=True)
-    waits = (held.unwritten or held.earlier) and fleet.limits.claim_window and (work.token, work.job) != sent.flushed
-    if waits and at >= straggler_at(work, held.unwritten, fleet.limits.patience):
+    waits = (
+        (held.unwritten or held.earlier) and slot_table.limits.claim_window and (work.token, work.job) != sent.flushed
+    )
+    if waits and at >= straggler_at(work, held.unwritten, slot_table.limits.patience):
         return Offload(slot, work.token, release=False)
     return None
 
 
-def offload_claim(fleet: FleetState, slot: Slot, plan: Plan) -> None:
+def offload_claim(slot_table: SlotTableState, slot: Slot, plan: Plan) -> None:
     """Add to the plan what is to be done about the claim that the slot's child holds."""
-    action = offload(fleet, slot)
+    action = offload(slot_table, slot)
     if action is not None and slot.seen.held is not None:
         plan.actions.append(action)
         plan.state_changes.append(Offloaded(slot, action.token, slot.seen.held.work.job, action.release))

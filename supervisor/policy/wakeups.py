@@ -12,21 +12,21 @@ from jobherd.supervisor.policy.slot import State
 from jobherd.supervisor.policy.state_changes import ChildWoken, WakeupsTaken
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.policy.fleet_state import FleetState
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table_state import SlotTableState
 
 BUSY: Final = 0.2
 """Seconds without an idle worker after which producers need not notify. Enabling notifications
 again costs three round trips."""
 
 
-def wants_notify(fleet: FleetState, now: float) -> bool:
+def wants_notify(slot_table: SlotTableState, now: float) -> bool:
     """Return whether producers should notify this supervisor.
 
     False once every worker has been busy for `BUSY` seconds: a busy worker claims its next jobs
     without being woken.
     """
-    return fleet.busy_since is None or now < fleet.busy_since + BUSY
+    return slot_table.busy_since is None or now < slot_table.busy_since + BUSY
 
 
 def can_be_woken(slot: Slot) -> bool:
@@ -45,7 +45,7 @@ def can_be_woken(slot: Slot) -> bool:
     )
 
 
-def wakeups(fleet: FleetState) -> Plan:
+def wakeups(slot_table: SlotTableState) -> Plan:
     """Wake as many idle workers as were requested, and every other idle child that claims jobs.
 
     A worker may not serve the jobs that remote workers wait for, and the reverse. So a child that
@@ -54,12 +54,12 @@ def wakeups(fleet: FleetState) -> Plan:
     A request that no child can take is not lost: a busy worker looks for jobs again before it goes
     idle.
     """
-    plan, pending = Plan(), fleet.pending_wakeups
+    plan, pending = Plan(), slot_table.pending_wakeups
     requested = pending > 0
-    for slot in fleet.alive():
+    for slot in slot_table.alive():
         if not slot.is_booting_or_ready:
             continue
-        if slot.kind not in fleet.kinds_to_wake:
+        if slot.kind not in slot_table.kinds_to_wake:
             if not (pending > 0 if slot.kind.works else requested) or not can_be_woken(slot):
                 continue
             pending -= slot.kind.works

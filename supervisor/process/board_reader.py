@@ -1,4 +1,4 @@
-"""Reads the children's status boards and records on the fleet what they show.
+"""Reads the children's status boards and records in the slot table what they show.
 
 It reads as seldom as the stop sequence allows: four times a second while a job runs, once a second
 while all workers are idle. It must not decide anything.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from jobherd.supervisor.crash.memory_growth import MemoryGrowth
     from jobherd.supervisor.crash.oom import OomWatch
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.output_pipe import OutputPipes
     from jobherd.workers.ipc.status_board import StatusBoard
 
@@ -36,14 +36,14 @@ class BoardReader:
 
     def __init__(
         self,
-        fleet: Fleet,
+        slot_table: SlotTable,
         boards: Sequence[StatusBoard],
         outputs: OutputPipes,
         *,
         growth: MemoryGrowth,
         oom: OomWatch,
     ) -> None:
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._boards = boards
         self._outputs = outputs
         self._growth = growth
@@ -55,9 +55,9 @@ class BoardReader:
 
         Often while a job runs, seldom while all are idle.
         """
-        if any(slot.seen.work.job or slot.sent.stop for slot in self._fleet.alive()):
+        if any(slot.seen.work.job or slot.sent.stop for slot in self._slot_table.alive()):
             return self._at
-        idle = any(slot.state is State.READY for slot in self._fleet.alive())
+        idle = any(slot.state is State.READY for slot in self._slot_table.alive())
         return self._at + LOOK_IDLE - LOOK if idle else NEVER
 
     def hurry(self) -> None:
@@ -70,22 +70,24 @@ class BoardReader:
         A time limit has passed then, and a child may be killed: that needs its current board, not
         an older copy.
         """
-        if now < self._at and now < self._fleet.plan_at:
+        if now < self._at and now < self._slot_table.plan_at:
             return
         self._at = now + LOOK
         self._oom.look(now)
-        claiming = [slot for slot in self._fleet.alive() if slot.kind.claims and slot.state is State.READY]
+        claiming = [slot for slot in self._slot_table.alive() if slot.kind.claims and slot.state is State.READY]
         boards = {slot.number: self._boards[slot.number] for slot in claiming}
-        self._fleet.on_idle_counts({number: (board.idle, board.times_idle) for number, board in boards.items()}, now)
+        self._slot_table.on_idle_counts(
+            {number: (board.idle, board.times_idle) for number, board in boards.items()}, now
+        )
         if self._outputs.read(now):
             self._at = now + FLOOD
-        limit = self._fleet.limits.max_rss
-        for slot in self._fleet.alive():
+        limit = self._slot_table.limits.max_rss
+        for slot in self._slot_table.alive():
             board = self._boards[slot.number]
             record = board.now()
             rss = procfs.rss(slot.process.pid) if limit and slot.kind.works else 0
             exclusive = record is not None and record.job != 0 and board.tally.policy(record.kind).exclusive
-            self._fleet.on_status(
+            self._slot_table.on_status(
                 slot, work=record, started=board.jobs_started, rss=rss, hook=board.hook, exclusive=exclusive
             )
             if record is not None and record.runs and now - record.started >= AFTER and slot.sent.stop is None:
@@ -93,11 +95,11 @@ class BoardReader:
 
     def read_idle_flags(self) -> None:
         """Read only the idle flags, of workers until enough of them are idle for the pending wake-ups."""
-        missing = self._fleet.pending_wakeups
-        for slot in self._fleet.alive():
+        missing = self._slot_table.pending_wakeups
+        for slot in self._slot_table.alive():
             if slot.state is State.READY and (missing > 0 if slot.kind.works else slot.kind.claims):
                 board = self._boards[slot.number]
-                self._fleet.on_idle_flag(slot, idle=board.idle, claims=board.claims[0])
+                self._slot_table.on_idle_flag(slot, idle=board.idle, claims=board.claims[0])
                 missing -= slot.kind.works and can_be_woken(slot)
 
     def anyone_idle(self) -> bool:
@@ -106,7 +108,7 @@ class BoardReader:
         A single read may find all of them busy between two idle periods. Acting on it would switch
         notifications off, and on again at once.
         """
-        claiming = [slot for slot in self._fleet.alive() if slot.kind.claims]
+        claiming = [slot for slot in self._slot_table.alive() if slot.kind.claims]
         return any(
             board.idle or board.times_idle != slot.seen.times_idle
             for slot in claiming

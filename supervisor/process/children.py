@@ -1,6 +1,6 @@
 """Child-process operations: fork, wake, dismiss, signal, read messages, reap.
 
-It carries out the actions of a plan and records on the fleet what happened. `plan.py` decides what
+It carries out the actions of a plan and records in the slot table what happened. `plan.py` decides what
 is done and when. `reaper.py` explains deaths. It never blocks.
 """
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from jobherd.supervisor.crash.memory_growth import MemoryGrowth
     from jobherd.supervisor.policy.actions import Action
-    from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.slot import Slot
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.offload import Offloader
     from jobherd.supervisor.process.output_pipe import OutputPipes
     from jobherd.workers.ipc.control_block import ControlBlock
@@ -64,7 +64,7 @@ class Children:
 
     def __init__(
         self,
-        fleet: Fleet,
+        slot_table: SlotTable,
         control: ControlBlock,
         inherited: spawn.Inherited,
         *,
@@ -75,7 +75,7 @@ class Children:
     ) -> None:
         self.settings = settings
         self.asked_for_stacks: set[int] = set()
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._control = control
         self._inherited = inherited
         self._boards = inherited.boards
@@ -92,7 +92,7 @@ class Children:
 
     def read_messages(self, number: int, now: float) -> None:
         """Process the messages of a slot's child."""
-        slot, ends = self._fleet.slots[number], self._ends.get(number)
+        slot, ends = self._slot_table.slots[number], self._ends.get(number)
         if ends is None:
             return
         try:
@@ -105,7 +105,7 @@ class Children:
         before = slot.state
         self._offloader.expect_work(now)
         for report in self._inboxes[number].take(data):
-            self._fleet.on_message(slot, report, now)
+            self._slot_table.on_message(slot, report, now)
         if slot.state is not before:
             self._growth.begin(slot)
             log.info("%s is ready", slot.name, extra={"pid": slot.process.pid, "incarnation": slot.process.incarnation})
@@ -115,9 +115,9 @@ class Children:
         while (change := _next(os.WSTOPPED | os.WCONTINUED)) is not None:
             slot = self._slot_of(change.si_pid)
             if slot is not None and change.si_code == os.CLD_STOPPED:
-                self._fleet.on_stopped(slot, change.si_status, now)
+                self._slot_table.on_stopped(slot, change.si_status, now)
             elif slot is not None and change.si_code == os.CLD_CONTINUED:
-                self._fleet.on_continued(slot)
+                self._slot_table.on_continued(slot)
 
     def reap(self, now: float) -> Iterator[Reaped]:
         """Reap the processes that have ended, one by one, and close their pipes."""
@@ -147,7 +147,7 @@ class Children:
                 yield Reaped(slot, exit_, self._outputs.close(slot.number))
 
     def _slot_of(self, pid: int) -> Slot | None:
-        return next((slot for slot in self._fleet.alive() if slot.process.pid == pid), None)
+        return next((slot for slot in self._slot_table.alive() if slot.process.pid == pid), None)
 
     def _close_pipes(self, slot: Slot, now: float) -> None:
         """Process a dead child's last messages and close the supervisor's ends of its pipes."""
@@ -155,7 +155,7 @@ class Children:
         with suppress(BlockingIOError, OSError):
             while data := os.read(ends.report, 65536):
                 for report in self._inboxes[slot.number].take(data):
-                    self._fleet.on_message(slot, report, now)
+                    self._slot_table.on_message(slot, report, now)
         with suppress(KeyError, ValueError):
             self._selector.unregister(ends.report)
         os.close(ends.report)
@@ -198,33 +198,33 @@ class Children:
                 self._signal(slot, signum, group=True)
 
     def _fork(self, slot: Slot, reserved: str, now: float) -> None:
-        fleet, board = self._fleet, self._boards[slot.number]
+        slot_table, board = self._slot_table, self._boards[slot.number]
         board.clear()
-        fleet.incarnations += 1
+        slot_table.incarnations += 1
         code_version = self.settings.code_version or self._revision()
         jitter = random.uniform(-1, 1)
         settings = replace(self.settings, served=(reserved,)) if reserved else self.settings
         try:
             pid, ends = spawn.fork_child(
                 slot,
-                incarnation=fleet.incarnations,
-                supervisor=fleet.supervisor,
+                incarnation=slot_table.incarnations,
+                supervisor=slot_table.supervisor,
                 control=self._control,
                 settings=for_kind(settings, slot.kind.name),
                 inherited=self._inherited,
             )
         except OSError as problem:
-            fleet.on_fork_failed(slot, restart_at(fleet.limits, slot.failures + 1, now, jitter))
+            slot_table.on_fork_failed(slot, restart_at(slot_table.limits, slot.failures + 1, now, jitter))
             log.error("the system rejects another process: %s", problem.strerror, extra={"slot": slot.number})
             return
         self._ends[slot.number], self._inboxes[slot.number] = ends, Inbox()
         if ends.output >= 0:
             self._outputs.open(slot.number, ends.output, board)
         self._selector.register(ends.report, selectors.EVENT_READ, partial(self.read_messages, slot.number))
-        fleet.on_fork(
+        slot_table.on_fork(
             slot,
             pid=pid,
-            incarnation=fleet.incarnations,
+            incarnation=slot_table.incarnations,
             now=now,
             started=board.jobs_started,
             jitter=jitter,
@@ -238,8 +238,8 @@ class Children:
         It is read once per reload: a hanging disk must not delay every fork.
         """
         generation, known = self._revision_read
-        if generation != self._fleet.generation:
-            generation, known = self._revision_read = self._fleet.generation, revision(self.settings.app_dir)
+        if generation != self._slot_table.generation:
+            generation, known = self._revision_read = self._slot_table.generation, revision(self.settings.app_dir)
         return known
 
     def _signal(self, slot: Slot, signum: signal.Signals, *, group: bool) -> None:

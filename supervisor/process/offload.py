@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.database.interface import Requests
     from jobherd.supervisor.database.requests import Answer
     from jobherd.supervisor.policy.actions import Offload
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.workers.ipc.status_board import StatusBoard
 
 NEVER: Final = float("inf")
@@ -32,8 +32,8 @@ SOONEST: Final = 0.01
 class Offloader:
     """Offloads the claims of stragglers."""
 
-    def __init__(self, fleet: Fleet, boards: Sequence[StatusBoard], db: Requests, *, host: str) -> None:
-        self._fleet = fleet
+    def __init__(self, slot_table: SlotTable, boards: Sequence[StatusBoard], db: Requests, *, host: str) -> None:
+        self._slot_table = slot_table
         self._boards = boards
         self._db = db
         self._host = host
@@ -45,8 +45,8 @@ class Offloader:
 
     def expect_work(self, now: float) -> None:
         """A worker may have started a job at `now`."""
-        if self._fleet.limits.claim_window:
-            self._due_at = min(self._due_at, now + self._fleet.limits.patience)
+        if self._slot_table.limits.claim_window:
+            self._due_at = min(self._due_at, now + self._slot_table.limits.patience)
 
     def hurry(self, now: float) -> None:
         """Check at once: a pause or limit has changed."""
@@ -58,19 +58,19 @@ class Offloader:
         This happens only while a worker is busy, and at the first time at which it can be the case.
         If there is a claim to offload, the plan is due.
         """
-        fleet = self._fleet
+        slot_table = self._slot_table
         if now >= self._due_at:
             self._read(now)
-            if any(offload(fleet, slot) is not None for slot in fleet.alive()):
-                fleet.request_plan(now)
+            if any(offload(slot_table, slot) is not None for slot in slot_table.alive()):
+                slot_table.request_plan(now)
 
     def _read(self, now: float) -> None:
-        fleet = self._fleet
-        workers = [slot for slot in fleet.alive() if slot.state is State.READY and slot.kind.works]
+        slot_table = self._slot_table
+        workers = [slot for slot in slot_table.alive() if slot.state is State.READY and slot.kind.works]
         held = {slot.number: _held(self._boards[slot.number], now) for slot in workers}
         # The interval stays the same when processors are overloaded: as soon as a worker is idle,
         # it can take these jobs.
-        interval = max(min(patience(fleet, now), fleet.limits.patience or NEVER), SOONEST)
+        interval = max(min(patience(slot_table, now), slot_table.limits.patience or NEVER), SOONEST)
         due = {
             number: straggler_at(claim.work, claim.unwritten, interval)
             for number, claim in held.items()
@@ -78,13 +78,13 @@ class Offloader:
         }
         idle = {slot.number for slot in workers if self._boards[slot.number].idle}
         if idle:
-            fleet.on_load(1.0)  # An idle worker could run the waiting jobs now.
+            slot_table.on_load(1.0)  # An idle worker could run the waiting jobs now.
         elif any(at <= now for at in due.values()):
             # Read it only now: on each check it would cost 1% of a processor, at the expense of
             # very short jobs.
-            fleet.on_load(smoothed_load(fleet.load, procfs.runnable_per_processor()))
+            slot_table.on_load(smoothed_load(slot_table.load, procfs.runnable_per_processor()))
         for slot in workers:
-            fleet.on_held_claim(slot, held[slot.number])
+            slot_table.on_held_claim(slot, held[slot.number])
         # A busy child is checked again whatever it holds now: shortly it may have finished, and
         # hold other jobs.
         again = [now + interval for slot in workers if slot.number not in idle]
@@ -121,7 +121,7 @@ class Offloader:
 
         def answered(answer: Answer) -> None:
             if answer is None:  # The child repeats all of it, but only when its job ends, which can take hours.
-                self._fleet.on_offload_failed(slot, token, release=release, now=time.monotonic())
+                self._slot_table.on_offload_failed(slot, token, release=release, now=time.monotonic())
 
         for claim, part in outcomes:
             if part:

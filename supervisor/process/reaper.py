@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from jobherd.supervisor.crash.postmortem import PostMortem
     from jobherd.supervisor.crash.recovery import CrashRecovery
     from jobherd.supervisor.policy.child_exit import Death
-    from jobherd.supervisor.policy.fleet import Fleet
     from jobherd.supervisor.policy.slot import Slot, State
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.children import Children, Reaped
     from jobherd.workers.ipc.control_block import ControlBlock
     from jobherd.workers.ipc.counters import Policy
@@ -49,7 +49,7 @@ class Reaper:
 
     def __init__(
         self,
-        fleet: Fleet,
+        slot_table: SlotTable,
         children: Children,
         boards: Sequence[StatusBoard],
         control: ControlBlock,
@@ -58,7 +58,7 @@ class Reaper:
         growth: MemoryGrowth,
         oom: OomWatch,
     ) -> None:
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._children = children
         self._boards = boards
         self._control = control
@@ -87,7 +87,7 @@ class Reaper:
         work, policy = last_work(board)
         state = slot.state
         death = death_of(
-            self._fleet,
+            self._slot_table,
             slot,
             self._with_oom(slot, reaped.exit, now),
             work=work,
@@ -95,7 +95,7 @@ class Reaper:
             started=board.jobs_started,
             jitter=random.uniform(-1, 1),
         )
-        self._fleet.on_exit(slot, death)
+        self._slot_table.on_exit(slot, death)
         report = self._examine(slot, death, work, policy, now)
         others = board.company(work) if work.job else []
         if slot.kind.recovered:
@@ -131,7 +131,7 @@ class Reaper:
             asked=asked,
             grown=self._growth.seen(slot, board, work),
             memory=self._oom.evidence() if killed else None,
-            lease_age=now - (deadline - self._fleet.limits.lease) if deadline else None,
+            lease_age=now - (deadline - self._slot_table.limits.lease) if deadline else None,
             code_version=slot.process.code_version,
         )
 
@@ -150,10 +150,10 @@ class Reaper:
         sentence = "It exited as requested." if requested else report.sentence
         record = 0 if policy.table else work.job
         kind = policy.name if work.job else ""
-        self._fleet.on_explained(slot, End(slot.name, death.pid, death.cause, sentence, death.at, record, kind))
+        self._slot_table.on_explained(slot, End(slot.name, death.pid, death.cause, sentence, death.at, record, kind))
 
     def _end_orphans(self) -> None:
-        for pid in self._orphans.end(list(self._fleet.alive())):
+        for pid in self._orphans.end(list(self._slot_table.alive())):
             log.info("ended process %d, which a job had left behind", pid)
 
 

@@ -9,7 +9,7 @@ from jobherd.supervisor.policy.state_changes import apply
 from jobherd.supervisor.policy.wakeups import wakeups
 
 if TYPE_CHECKING:
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.process.board_reader import BoardReader
     from jobherd.supervisor.process.children import Children
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 class WakeWriter:
     """Reads the idle flags and writes the wake bytes."""
 
-    def __init__(self, fleet: Fleet, boards: BoardReader, children: Children) -> None:
-        self._fleet = fleet
+    def __init__(self, slot_table: SlotTable, boards: BoardReader, children: Children) -> None:
+        self._slot_table = slot_table
         self._boards = boards
         self._children = children
 
     def wake_at(self, now: float) -> float:
         """Return when `step` must be called at the latest."""
-        return now if self._fleet.wants_wakeups() else float("inf")
+        return now if self._slot_table.wants_wakeups() else float("inf")
 
     def step(self, now: float) -> None:
         """Wake as many children as were requested."""
-        if not self._fleet.wants_wakeups():
+        if not self._slot_table.wants_wakeups():
             return
-        if self._fleet.pending_wakeups:
+        if self._slot_table.pending_wakeups:
             self._boards.read_idle_flags()
-        plan = wakeups(self._fleet)
-        apply(self._fleet, plan.state_changes)
+        plan = wakeups(self._slot_table)
+        apply(self._slot_table, plan.state_changes)
         for action in plan.actions:
             self._children.do(action, now)
         if plan.actions:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jobherd.supervisor.database.requests import Answer
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.supervisor.uplink.events import Event
 
 AGAIN: Final = 0.05
@@ -50,13 +50,13 @@ class UplinkLink:
     reclaimed: Final = 0
     beats: Final = 0
 
-    def __init__(self, fleet: Fleet, selector: selectors.BaseSelector, folder: Path) -> None:
+    def __init__(self, slot_table: SlotTable, selector: selectors.BaseSelector, folder: Path) -> None:
         self.link = Link.AWAY
         self.connected = False
         self.trouble = ""
         self.epoch = 0
         self.happened: list[Event] = []
-        self._fleet = fleet
+        self._slot_table = slot_table
         self._selector = selector
         self._path = str(folder / SOCKET)
         self._socket: socket.socket | None = None
@@ -124,7 +124,7 @@ class UplinkLink:
         self.link, self.connected = Link.AWAY, False
 
     def _is_uplink_ready(self) -> bool:
-        return any(slot.kind is UPLINK and slot.state is State.READY for slot in self._fleet.alive())
+        return any(slot.kind is UPLINK and slot.state is State.READY for slot in self._slot_table.alive())
 
     def _connect(self, now: float) -> None:
         connection = socket.socket(socket.AF_UNIX)
@@ -140,7 +140,10 @@ class UplinkLink:
         self._received, self._unsent = b"", b""
         self._selector.register(connection, selectors.EVENT_READ)
         # A dead worker's jobs stay in the session until its recovery has settled them: their crash counts.
-        living = [*(slot.process.incarnation for slot in self._fleet.workers() if slot.alive), *self._fleet.unrecovered]
+        living = [
+            *(slot.process.incarnation for slot in self._slot_table.workers() if slot.alive),
+            *self._slot_table.unrecovered,
+        ]
         self._say({"begin": {"session": self._session, "living": living}})
         # They were made without a connection. If they stayed open, they would never be sent or answered: a crash that
         # is recovered in the turn of this connect would hold its job until the timeout.

@@ -1,9 +1,9 @@
-"""Drives the supervisor's fleet and plan with simulated child processes.
+"""Drives the supervisor's slot table and plan with simulated child processes.
 
 These boot, work, sleep, hang, crash and disobey. There is no process and no clock. The world does what
-`loop.py` and `children.py` do: it notifies the fleet of events, reads the child processes as often as the loop
+`loop.py` and `children.py` do: it notifies the slot table of events, reads the child processes as often as the loop
 does, requests a plan at the time that the last plan named, and carries it out. It has the true state, which the
-fleet reads only at times. `World.check` and the assertions at each action check the invariants.
+slot table reads only at times. `World.check` and the assertions at each action check the invariants.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from jobherd.supervisor.policy.actions import NEVER, Dismiss, Finish, Fork, Inte
 from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.child_kinds import GATEWAY, MAINTENANCE, RESETTER, WORKER
 from jobherd.supervisor.policy.exits import death_of, restart_at
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.plan import plan
 from jobherd.supervisor.policy.run_state import RunState
 from jobherd.supervisor.policy.shutdown import PATIENCE_WITHOUT_DATABASE
 from jobherd.supervisor.policy.slot import HeldClaim, Slot, State
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.supervisor.policy.state_changes import apply
 from jobherd.supervisor.policy.wakeups import wakeups, wants_notify
 from jobherd.supervisor.process.board_reader import LOOK, LOOK_IDLE
@@ -91,11 +91,11 @@ class World:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.fleet = Fleet(Limits(**LIMITS))
+        self.slot_table = SlotTable(Limits(**LIMITS))
         self.children: dict[int, Child] = {}
         self.pids = iter(range(2, 10**9))
         self.tokens = iter(range(1, 10**9))
-        count = len(self.fleet.slots)
+        count = len(self.slot_table.slots)
         self.started, self.claims, self.times_idle = [0] * count, [0] * count, [0] * count
         self.rest_until = [0.0] * count
         self.in_a_row = [0] * count
@@ -126,35 +126,35 @@ class World:
         if self.now >= self.plan_at:
             self.look_at = 0.0
         self.look()
-        before = self.fleet.run_state
-        for _ in range(len(self.fleet.slots) + 3):
+        before = self.slot_table.run_state
+        for _ in range(len(self.slot_table.slots) + 3):
             resting = self.plan()
             if resting or self.finished is not None:
                 break
         else:
             raise AssertionError("a plan follows from a plan without end, and no time passes: a busy loop")
-        assert self.fleet.run_state.value >= before.value, "the run state never goes back"
+        assert self.slot_table.run_state.value >= before.value, "the run state never goes back"
         self.check()
 
     def look(self) -> None:
-        if self.fleet.pending_wakeups:
+        if self.slot_table.pending_wakeups:
             self.look_who_is_idle()
-        self.fleet.lease_deadline = self.lease_deadline if self.fleet.supervisor else NEVER
+        self.slot_table.lease_deadline = self.lease_deadline if self.slot_table.supervisor else NEVER
         if self.now < self.look_at:
             return
         self.look_at = self.now + LOOK
         ready = [
             child for child in self.children.values() if child.slot.kind.claims and child.slot.state is State.READY
         ]
-        self.fleet.on_idle_counts(
+        self.slot_table.on_idle_counts(
             {child.slot.number: (child.idle, self.times_idle[child.slot.number]) for child in ready}, self.now
         )
-        assert wants_notify(self.fleet, self.now) or not any(child.idle for child in ready), (
+        assert wants_notify(self.slot_table, self.now) or not any(child.idle for child in ready), (
             "a child process sleeps that no producer would wake"
         )
         for child in self.children.values():
             slot = child.slot
-            self.fleet.on_status(
+            self.slot_table.on_status(
                 slot,
                 work=child.record,
                 started=self.started[slot.number],
@@ -166,19 +166,21 @@ class World:
     def look_who_is_idle(self) -> None:
         for child in self.children.values():
             if child.slot.state is State.READY and child.slot.kind.claims:
-                self.fleet.on_idle_flag(child.slot, idle=child.idle, claims=self.claims[child.slot.number])
+                self.slot_table.on_idle_flag(child.slot, idle=child.idle, claims=self.claims[child.slot.number])
 
     def next_look(self) -> float:
-        if any(slot.seen.work.job or slot.sent.stop for slot in self.fleet.alive()):
+        if any(slot.seen.work.job or slot.sent.stop for slot in self.slot_table.alive()):
             return self.look_at
         return (
-            self.look_at + LOOK_IDLE - LOOK if any(slot.state is State.READY for slot in self.fleet.alive()) else NEVER
+            self.look_at + LOOK_IDLE - LOOK
+            if any(slot.state is State.READY for slot in self.slot_table.alive())
+            else NEVER
         )
 
     def plan(self) -> bool:
         """Make one plan and carry it out. Return whether nothing is left to do at this time."""
-        fleet = self.fleet
-        calls, everybody = fleet.pending_wakeups, WORKER in fleet.kinds_to_wake
+        slot_table = self.slot_table
+        calls, everybody = slot_table.pending_wakeups, WORKER in slot_table.kinds_to_wake
         sleeping = [
             child
             for child in self.children.values()
@@ -189,17 +191,17 @@ class World:
             and not child.stopped
             and child.slot.state is State.READY
         ]
-        # A copy of the fleet costs more than a plan, so only some plans are checked for writes.
+        # A copy of the slot table costs more than a plan, so only some plans are checked for writes.
         self.seen["plans"] += 1
         checked = self.seen["plans"] % 10 == 0
-        todo = without_writing(plan, fleet, self.now) if checked else plan(fleet, self.now)
-        apply(fleet, todo.state_changes)
+        todo = without_writing(plan, slot_table, self.now) if checked else plan(slot_table, self.now)
+        apply(slot_table, todo.state_changes)
         self.plan_at = todo.wake_at
         woken = 0
         for action in todo.actions:
             self.do(action)
-        wakes = without_writing(wakeups, fleet) if checked else wakeups(fleet)
-        apply(fleet, wakes.state_changes)
+        wakes = without_writing(wakeups, slot_table) if checked else wakeups(slot_table)
+        apply(slot_table, wakes.state_changes)
         for action in wakes.actions:
             woken += action.slot.kind.works
             self.do(action)
@@ -252,41 +254,41 @@ class World:
                 assert token, "an offload of no claim"
 
     def fork(self, slot: Slot, reserved: str) -> None:
-        fleet = self.fleet
+        slot_table = self.slot_table
         assert slot.number not in self.children, "two child processes in one slot"
-        assert fleet.run_state is RunState.SERVING, "a fork during a drain or shutdown"
-        assert fleet.supervisor, "a fork without a registration"
+        assert slot_table.run_state is RunState.SERVING, "a fork during a drain or shutdown"
+        assert slot_table.supervisor, "a fork without a registration"
         assert self.now >= self.rest_until[slot.number], "a fork before the respawn delay has passed"
-        here = [other for other in fleet.slots if other.kind is slot.kind and other.is_booting_or_ready]
-        outdated = any(other.sent.recycle or other.process.generation < fleet.generation for other in here)
-        assert len(here) < fleet.wants(slot.kind) + (slot.kind is WORKER and outdated), (
+        here = [other for other in slot_table.slots if other.kind is slot.kind and other.is_booting_or_ready]
+        outdated = any(other.sent.recycle or other.process.generation < slot_table.generation for other in here)
+        assert len(here) < slot_table.wants(slot.kind) + (slot.kind is WORKER and outdated), (
             "more child processes than wanted"
         )
         if self.refusing:
-            fleet.on_fork_failed(slot, restart_at(fleet.limits, slot.failures + 1, self.now, 0.0))
+            slot_table.on_fork_failed(slot, restart_at(slot_table.limits, slot.failures + 1, self.now, 0.0))
             self.rest_until[slot.number] = slot.rest_until
             assert slot.rest_until > self.now, "a failed fork must be followed by a delay"
             return
-        fleet.incarnations += 1
+        slot_table.incarnations += 1
         pid = next(self.pids)
-        fleet.on_fork(
+        slot_table.on_fork(
             slot,
             pid=pid,
-            incarnation=fleet.incarnations,
+            incarnation=slot_table.incarnations,
             now=self.now,
             started=self.started[slot.number],
             jitter=0.0,
             reserved=reserved,
         )
-        self.children[slot.number] = Child(slot, pid, fleet.incarnations, self.now, since=self.now)
+        self.children[slot.number] = Child(slot, pid, slot_table.incarnations, self.now, since=self.now)
 
     def reap(self, child: Child, end: Exit) -> None:
-        """Report a dead child process to the fleet, and check its respawn delay."""
-        slot, limits = child.slot, self.fleet.limits
+        """Report a dead child process to the slot table, and check its respawn delay."""
+        slot, limits = child.slot, self.slot_table.limits
         del self.children[slot.number]
         started = self.started[slot.number]
-        death = death_of(self.fleet, slot, end, work=child.record, now=self.now, started=started, jitter=0.0)
-        self.fleet.on_exit(slot, death)
+        death = death_of(self.slot_table, slot, end, work=child.record, now=self.now, started=started, jitter=0.0)
+        self.slot_table.on_exit(slot, death)
         self.rest_until[slot.number] = slot.rest_until
         rest = slot.rest_until - self.now
         self.seen[f"death: {death.cause}"] += 1
@@ -314,18 +316,20 @@ class World:
 
     def check(self) -> None:
         """Check the invariants after each turn."""
-        fleet, limits = self.fleet, self.fleet.limits
-        assert {slot.number for slot in fleet.alive()} == self.children.keys(), "the fleet and the world differ"
+        slot_table, limits = self.slot_table, self.slot_table.limits
+        assert {slot.number for slot in slot_table.alive()} == self.children.keys(), (
+            "the slot table and the world differ"
+        )
         for child in self.children.values():
             slot = child.slot
             assert (slot.process.pid, slot.process.incarnation) == (child.pid, child.incarnation), (
-                "the fleet mistakes it for another child process"
+                "the slot table mistakes it for another child process"
             )
             if child.killed:
                 continue
             record = child.record
             if record.runs and record.deadline < NEVER:
-                # The fleet may read it late, but not later than the stop sequence lasts.
+                # The slot table may read it late, but not later than the stop sequence lasts.
                 end = max(record.deadline + 2 * limits.grace, child.since + LOOK_IDLE)
                 assert self.now < end + EPS, f"{slot.name} runs {self.now - record.deadline:g} s past its deadline"
             if record.runs and child.cancelled is not None:
@@ -337,15 +341,15 @@ class World:
                 # Its deadline may pass just then, or a cancellation may start and end.
                 late = self.now - child.hook
                 assert late < 3 * limits.grace + LOOK_IDLE + EPS, f"{slot.name} runs a hook {late:g} s after its time"
-            if fleet.run_state is RunState.DRAINING and slot.kind.drains:
-                late = self.now - fleet.state_since - limits.drain_timeout
+            if slot_table.run_state is RunState.DRAINING and slot.kind.drains:
+                late = self.now - slot_table.state_since - limits.drain_timeout
                 assert late < 4 * limits.grace + LOOK_IDLE + EPS, (
                     f"{slot.name} still exists {late:g} s after the end of the drain"
                 )
-            if record.runs and child.exclusive and fleet.supervisor:
+            if record.runs and child.exclusive and slot_table.supervisor:
                 assert self.now < self.lease_deadline, f"{slot.name} runs an exclusive job past the lease"
-            if not child.ready and child.dismissed is None and fleet.database_since is not None:
-                waited = self.now - max(child.born, fleet.database_since)
+            if not child.ready and child.dismissed is None and slot_table.database_since is not None:
+                waited = self.now - max(child.born, slot_table.database_since)
                 assert waited < limits.spawn_timeout + EPS, f"{slot.name} boots for longer than spawn_timeout"
             if child.stopped and not record.runs:
                 waited = self.now - max(child.stopped, child.since)
@@ -353,23 +357,23 @@ class World:
             if (
                 child.dismissed is not None
                 and not record.job
-                and (fleet.database_since is not None or not slot.kind.works)
+                and (slot_table.database_since is not None or not slot.kind.works)
             ):
-                since = (fleet.database_since or 0.0) if slot.kind.works else 0.0
+                since = (slot_table.database_since or 0.0) if slot.kind.works else 0.0
                 waited = self.now - max(child.dismissed, child.since, since)
                 most = limits.spawn_timeout + (0.0 if slot.kind.works or not slot.kind.drains else limits.drain_timeout)
                 assert waited < most + LOOK_IDLE + EPS, f"{slot.name} was dismissed and does not exit"
-            assert fleet.run_state is not RunState.IMMEDIATE_SHUTDOWN, f"{slot.name} outlives a QUIT"
+            assert slot_table.run_state is not RunState.IMMEDIATE_SHUTDOWN, f"{slot.name} outlives a QUIT"
 
     def check_dismissal(self, slot: Slot) -> None:
         """Check that replacing old workers never leaves fewer ready workers than wanted."""
-        fleet = self.fleet
-        if fleet.run_state is not RunState.SERVING or fleet.exit_code is not None or slot.kind is not WORKER:
+        slot_table = self.slot_table
+        if slot_table.run_state is not RunState.SERVING or slot_table.exit_code is not None or slot.kind is not WORKER:
             return
-        if slot.sent.recycle or slot.process.generation < fleet.generation:
-            ready = sum(other.kind is WORKER and other.state is State.READY for other in fleet.slots)
+        if slot.sent.recycle or slot.process.generation < slot_table.generation:
+            ready = sum(other.kind is WORKER and other.state is State.READY for other in slot_table.slots)
             was_ready = self.children[slot.number].ready
-            assert not was_ready or ready >= fleet.wants(WORKER), "replaced before its successor was ready"
+            assert not was_ready or ready >= slot_table.wants(WORKER), "replaced before its successor was ready"
 
     # -- moves
 
@@ -393,7 +397,7 @@ class World:
         if found:
             child = found[n % len(found)]
             child.ready, child.record, child.since = True, CurrentWork(Phase.IDLE, child.incarnation), self.now
-            self.fleet.on_message(child.slot, Ready(child.incarnation, child.pid), self.now)
+            self.slot_table.on_message(child.slot, Ready(child.incarnation, child.pid), self.now)
 
     def move_start(self, n: int) -> None:
         """A worker claims and starts a job."""
@@ -402,7 +406,7 @@ class World:
             child is None
             or child.record.job
             or child.dismissed is not None
-            or self.fleet.run_state is not RunState.SERVING
+            or self.slot_table.run_state is not RunState.SERVING
         ):
             return
         number = child.slot.number
@@ -410,7 +414,7 @@ class World:
         self.started[number] += 1
         child.idle = child.nudged = False
         child.since, child.cancelled, child.hook = self.now, None, 0.0
-        child.exclusive = n % 5 == 0 and self.now < self.lease_deadline - self.fleet.limits.lease / 5
+        child.exclusive = n % 5 == 0 and self.now < self.lease_deadline - self.slot_table.limits.lease / 5
         phase = Phase.TOGETHER if n % 7 == 0 else Phase.RUNNING
         deadline = self.now + DEADLINES[n % len(DEADLINES)]
         child.record = CurrentWork(
@@ -420,7 +424,7 @@ class World:
     def move_next(self, n: int) -> None:
         """A worker finishes a job and starts the next one of its claim."""
         child = self.one(n, working=True)
-        if child is not None and child.record.runs and self.fleet.run_state is RunState.SERVING:
+        if child is not None and child.record.runs and self.slot_table.run_state is RunState.SERVING:
             self.started[child.slot.number] += 1
             child.since, child.cancelled, child.hook = self.now, None, 0.0
             deadline = self.now + DEADLINES[n // 3 % len(DEADLINES)]
@@ -449,7 +453,7 @@ class World:
         child.idle, child.nudged, child.since, child.cancelled, child.hook = True, False, self.now, None, 0.0
         child.record = CurrentWork(Phase.IDLE, child.incarnation)
         if n % 2:
-            self.fleet.on_message(child.slot, WentIdle(), self.now)
+            self.slot_table.on_message(child.slot, WentIdle(), self.now)
 
     def move_wait(self, n: int) -> None:
         """A remote worker waits at the gateway and its claim finds no job, or no remote worker waits any more."""
@@ -460,7 +464,7 @@ class World:
                 self.times_idle[number] += 1
                 child.idle, child.nudged = n % 3 > 0, False
                 if n % 2 and child.idle:
-                    self.fleet.on_message(child.slot, WentIdle(), self.now)
+                    self.slot_table.on_message(child.slot, WentIdle(), self.now)
 
     def move_die(self, n: int) -> None:
         """A child process exits in order, or dies."""
@@ -478,14 +482,14 @@ class World:
         child = self.one(n)
         if child is not None:
             child.stopped = self.now
-            self.fleet.on_stopped(child.slot, signal.SIGSTOP, self.now)
+            self.slot_table.on_stopped(child.slot, signal.SIGSTOP, self.now)
 
     def move_continue(self, n: int) -> None:
         found = [child for child in self.children.values() if child.end is None and child.stopped]
         if found:
             child = found[n % len(found)]
             child.stopped = 0.0
-            self.fleet.on_continued(child.slot)
+            self.slot_table.on_continued(child.slot)
             self.turn()
 
     def move_obey(self, n: int) -> None:
@@ -500,33 +504,33 @@ class World:
 
     def move_bury(self, _n: int) -> None:
         """The jobs of a dead child process return to the queue."""
-        if self.fleet.unrecovered and self.fleet.database_since is not None:
-            self.fleet.unrecovered.pop()
+        if self.slot_table.unrecovered and self.slot_table.database_since is not None:
+            self.slot_table.unrecovered.pop()
 
     def move_call(self, n: int) -> None:
         match n % 6:
             case 0:
-                self.fleet.request_all_wakeups()
+                self.slot_table.request_all_wakeups()
             case 1:
-                self.fleet.on_gates_changed(self.now)
+                self.slot_table.on_gates_changed(self.now)
             case 2:
-                self.fleet.kinds_to_wake |= {MAINTENANCE, RESETTER}
+                self.slot_table.kinds_to_wake |= {MAINTENANCE, RESETTER}
             case _:
-                self.fleet.request_wakeups(n % 4)
+                self.slot_table.request_wakeups(n % 4)
         self.turn()
 
     def move_cancel(self, n: int) -> None:
         child = self.one(n, working=True)
         if child is not None:
             job = child.record.job if n % 3 else n % 9 + 1
-            self.fleet.on_cancel(incarnation=child.incarnation, token=child.record.token, job=job)
+            self.slot_table.on_cancel(incarnation=child.incarnation, token=child.record.token, job=job)
             if child.record.phase is Phase.RUNNING and job == child.record.job and child.cancelled is None:
                 child.cancelled = self.now
 
     def move_held(self, n: int) -> None:
         child = self.one(n, working=True)
         if child is not None and child.slot.state is State.READY:
-            self.fleet.on_held_claim(child.slot, HeldClaim(child.record, self.now))
+            self.slot_table.on_held_claim(child.slot, HeldClaim(child.record, self.now))
 
     def move_report(self, n: int) -> None:
         child = self.one(n)
@@ -536,41 +540,43 @@ class World:
             MoreWork(),
             Problem(f"line {n % 3}"),
             HasStores(alone=n % 2 == 0),
-            CancelJob(n % len(self.fleet.slots), 1, n % 9),
+            CancelJob(n % len(self.slot_table.slots), 1, n % 9),
             HasDeathHooks(),
             MembersEnded(),
         )[n % 6]
         if child.slot.kind.works or child.slot.kind is RESETTER or not isinstance(said, HasStores):
-            self.fleet.on_message(child.slot, said, self.now)
+            self.slot_table.on_message(child.slot, said, self.now)
 
     def move_signal(self, n: int) -> None:
-        self.fleet.on_signal(SIGNALS[n % len(SIGNALS)], self.now)
+        self.slot_table.on_signal(SIGNALS[n % len(SIGNALS)], self.now)
 
     def move_leave(self, n: int) -> None:
         """The supervisor receives a signal to exit. This is rare, because it ends the sequence."""
         if n % 10:
             return
-        self.fleet.on_signal((signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)[n // 10 % 4], self.now)
+        self.slot_table.on_signal(
+            (signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)[n // 10 % 4], self.now
+        )
         self.told_at = self.told_at or self.now
         self.turn()
 
     def move_database(self, n: int) -> None:
-        if self.fleet.database_since is None:
-            self.fleet.on_database_up(self.now)
+        if self.slot_table.database_since is None:
+            self.slot_table.on_database_up(self.now)
         elif n % 3 == 0:
-            self.fleet.on_database_down()
+            self.slot_table.on_database_down()
         elif n % 31 == 1:
-            self.fleet.on_database_failed()
+            self.slot_table.on_database_failed()
 
     def move_lease(self, n: int) -> None:
         """The supervisor registers, renews its lease, or has lost its expired lease to another supervisor."""
         if self.now >= self.lease_deadline:
-            if self.fleet.supervisor:
-                self.fleet.on_lease_lost(self.now)
+            if self.slot_table.supervisor:
+                self.slot_table.on_lease_lost(self.now)
                 return
-        if not self.fleet.supervisor:
-            self.fleet.on_registered(n % 1000 + 1)
-        self.lease_deadline = self.now + self.fleet.limits.lease
+        if not self.slot_table.supervisor:
+            self.slot_table.on_registered(n % 1000 + 1)
+        self.lease_deadline = self.now + self.slot_table.limits.lease
 
     def move_refuse(self, n: int) -> None:
         self.refusing = n % 3 == 0
@@ -578,8 +584,8 @@ class World:
     def move_wear(self, n: int) -> None:
         child = self.one(n, working=True)
         if child is not None:
-            rss = self.fleet.limits.max_rss * (1 + n % 2) // 2
-            self.fleet.on_status(
+            rss = self.slot_table.limits.max_rss * (1 + n % 2) // 2
+            self.slot_table.on_status(
                 child.slot, work=None, started=self.started[child.slot.number], rss=rss, hook=child.hook
             )
 
@@ -590,8 +596,8 @@ class World:
 
         No child process obeys or finishes a job meanwhile.
         """
-        limits = self.fleet.limits
-        self.fleet.on_signal(signal.SIGTERM, self.now)
+        limits = self.slot_table.limits
+        self.slot_table.on_signal(signal.SIGTERM, self.now)
         bound = (
             self.now
             + limits.drain_timeout
@@ -604,8 +610,8 @@ class World:
             assert self.now <= bound, (
                 f"the drain does not end: {[child.slot.name for child in self.children.values()]} are left"
             )
-            if self.fleet.database_since is not None:
-                self.fleet.unrecovered.clear()
+            if self.slot_table.database_since is not None:
+                self.slot_table.unrecovered.clear()
             self.pass_time(0.5)
 
 

@@ -698,8 +698,8 @@ MUTANTS = (
     Mutant(
         "no worker is woken when a rate limit opens",
         "supervisor/events/poll.py",
-        '            self._fleet.opens_at = float("inf")\n            self._fleet.request_wakeups()\n',
-        '            self._fleet.opens_at = float("inf")\n',
+        '            self._slot_table.opens_at = float("inf")\n            self._slot_table.request_wakeups()\n',
+        '            self._slot_table.opens_at = float("inf")\n',
         ("tests/supervisor/policy/test_wakeups.py", "tests/system/test_rates.py"),
     ),
     Mutant(
@@ -909,14 +909,14 @@ MUTANTS = (
         "a supervisor that was stopped decides by status boards that it read before",
         "supervisor/loop.py",
         "        for component in self._note:\n",
-        "        for action in plan(self._fleet, now).actions:\n            self._do(action, now)\n        for component in self._note:\n",
+        "        for action in plan(self._slot_table, now).actions:\n            self._do(action, now)\n        for component in self._note:\n",
         (
             "tests/system/test_steps.py::test_supervisor_stopped_past_a_timeout_does_not_punish_a_job_that_ended_in_time",
         ),
     ),
     Mutant(
         "two simultaneous stop signals count as two",
-        "supervisor/policy/fleet.py",
+        "supervisor/policy/slot_table.py",
         "                if now - self.stop_requested_at < ONE_REQUEST and",
         "                if now - self.stop_requested_at < 0.0 and",
         (
@@ -938,17 +938,17 @@ MUTANTS = (
         ("tests/supervisor/policy/test_stopping.py",),
     ),
     Mutant(
-        "a plan changes the state of the fleet",
+        "a plan changes the slot table",
         "supervisor/policy/plan.py",
         "            result.state_changes.append(RecycleDecided(slot))\n",
         "            slot.sent.recycle = True\n",
         ("tests/supervisor/policy/test_replacement.py",),
     ),
     Mutant(
-        "a plan removes the requested wake-ups from the fleet",
+        "a plan removes the requested wake-ups from the slot table",
         "supervisor/policy/wakeups.py",
         "    plan.state_changes.append(WakeupsTaken())\n",
-        "    fleet.pending_wakeups = 0\n    fleet.kinds_to_wake.clear()\n",
+        "    slot_table.pending_wakeups = 0\n    slot_table.kinds_to_wake.clear()\n",
         ("tests/supervisor/policy/test_wakeups.py",),
     ),
     Mutant(
@@ -1005,7 +1005,7 @@ MUTANTS = (
     Mutant(
         "a jump of the server's clock does not wake the maintenance process",
         "supervisor/database/reclaim.py",
-        "            self._fleet.kinds_to_wake.add(MAINTENANCE)\n",
+        "            self._slot_table.kinds_to_wake.add(MAINTENANCE)\n",
         "",
         ("tests/system/test_clocks.py",),
     ),

@@ -118,8 +118,8 @@ UPLINK = (
     Mutant(
         "a new uplink releases the jobs of a worker that died together with the last uplink",
         "supervisor/uplink/link.py",
-        ", *self._fleet.unrecovered]",
-        "]",
+        "            *self._slot_table.unrecovered,\n",
+        "",
         ("tests/supervisor/uplink/test_link.py",),
     ),
     Mutant(

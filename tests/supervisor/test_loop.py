@@ -21,7 +21,7 @@ from jobherd.workers.ipc.pipes import Ready
 
 
 def nothing_is_due(supervisor, now):
-    supervisor.loop._full_turn_by = supervisor.fleet.plan_at = float("inf")
+    supervisor.loop._full_turn_by = supervisor.slot_table.plan_at = float("inf")
     supervisor.poll._at = supervisor.board_reader._at = supervisor.db._again_at = now + 60
 
 
@@ -31,26 +31,26 @@ def test_wakeup_requested_after_the_plan_of_a_turn_causes_the_next_turn_at_once(
     now = time.monotonic()
     nothing_is_due(supervisor, now)
     assert supervisor.loop.wake_at(now) > now
-    fleet = supervisor.fleet
+    slot_table = supervisor.slot_table
     match call:
         case "called":
-            fleet.request_wakeups()
+            slot_table.request_wakeups()
         case "all_idle_called":
-            fleet.on_fork(next(fleet.workers()), pid=1, incarnation=1, now=now, started=0, jitter=0.0)
-            fleet.request_all_wakeups()
+            slot_table.on_fork(next(slot_table.workers()), pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+            slot_table.request_all_wakeups()
         case "database_up":
-            fleet.on_database_up(now)
+            slot_table.on_database_up(now)
         case "the maintenance process":
-            fleet.kinds_to_wake.add(MAINTENANCE)
+            slot_table.kinds_to_wake.add(MAINTENANCE)
     assert supervisor.loop.wake_at(now) <= now
 
 
 @pytest.mark.parametrize("found", [False, True])
 def test_full_turn_follows_only_if_a_straggler_is_found(supervisor, monkeypatch, found):
     now = time.monotonic()
-    slot = next(supervisor.fleet.workers())
-    supervisor.fleet.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
-    supervisor.fleet.on_message(slot, Ready(1, 7), now)
+    slot = next(supervisor.slot_table.workers())
+    supervisor.slot_table.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    supervisor.slot_table.on_message(slot, Ready(1, 7), now)
     nothing_is_due(supervisor, now)
     offloader = supervisor.offloader
     offloader.hurry(now)
@@ -58,7 +58,7 @@ def test_full_turn_follows_only_if_a_straggler_is_found(supervisor, monkeypatch,
 
     def read(at):
         offloader._due_at = float("inf")
-        supervisor.fleet.on_held_claim(slot, HeldClaim(work, at + 60) if found else None)
+        supervisor.slot_table.on_held_claim(slot, HeldClaim(work, at + 60) if found else None)
 
     monkeypatch.setattr(offloader, "_read", read)
     turns = []
@@ -69,9 +69,9 @@ def test_full_turn_follows_only_if_a_straggler_is_found(supervisor, monkeypatch,
 
 def test_draining_supervisor_does_not_query_whether_jobs_are_left(supervisor):
     """Otherwise the loop would spin and query until the last job has finished."""
-    supervisor.fleet.limits.until_empty = True
+    supervisor.slot_table.limits.until_empty = True
     assert supervisor.until_empty.wake_at(0.0) == 0.0
-    supervisor.fleet.enter_state(RunState.DRAINING, time.monotonic())
+    supervisor.slot_table.enter_state(RunState.DRAINING, time.monotonic())
     assert supervisor.until_empty.wake_at(0.0) == float("inf")
 
 
@@ -87,7 +87,7 @@ def test_lost_session_unregisters_its_descriptor_before_a_new_child_can_get_that
         os.close(number)
         lost.append(number)
 
-    def think(_fleet, _now):
+    def think(_slot_table, _now):
         os.dup2(other, number)
         supervisor.selector.register(number, selectors.EVENT_READ, 0)
         supervisor.selector.unregister(number)

@@ -11,8 +11,8 @@ from jobherd.supervisor.crash import memory_growth
 from jobherd.supervisor.crash.memory_growth import LEAST, MemoryGrowth
 from jobherd.supervisor.crash.postmortem import examine
 from jobherd.supervisor.policy.child_exit import Death, Exit
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.status_board import StatusBoard
 from jobherd.workers.system import procfs
@@ -29,7 +29,7 @@ class Place:
     """A child process whose size the test sets and which answers at once."""
 
     def __init__(self, monkeypatch) -> None:
-        self.slot = Fleet(Limits(workers=1)).slots[0]
+        self.slot = SlotTable(Limits(workers=1)).slots[0]
         self.slot.process.pid, self.slot.process.incarnation = 77, 1
         self.board = StatusBoard("test")
         self.open_questions: set[int] = set()

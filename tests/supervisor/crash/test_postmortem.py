@@ -10,8 +10,8 @@ import pytest
 from jobherd.supervisor.crash.postmortem import examine
 from jobherd.supervisor.policy.child_exit import Death, Exit
 from jobherd.supervisor.policy.exits import death_of
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.supervisor.policy.stop_sequence import Stage, StopReason, StopSequence
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.status_board import StatusBoard
@@ -114,11 +114,13 @@ def test_post_mortem_of_an_oom_kill_names_the_memory_limit(board):
 
 
 def test_oom_death_counts_as_oom_unless_the_supervisor_killed_the_process():
-    fleet = Fleet(Limits(workers=2))
+    slot_table = SlotTable(Limits(workers=2))
     for number, stop_sequence in ((0, None), (1, StopSequence(StopReason.TIMEOUT, 0.0, 9, 5, stage=Stage.KILLED))):
-        slot = fleet.slots[number]
-        fleet.on_fork(slot, pid=number + 10, incarnation=number, now=0.0, started=0, jitter=0.0)
+        slot = slot_table.slots[number]
+        slot_table.on_fork(slot, pid=number + 10, incarnation=number, now=0.0, started=0, jitter=0.0)
         slot.sent.stop = stop_sequence
         killed = Exit(None, signal.SIGKILL, oom=True)
-        fleet.on_exit(slot, death_of(fleet, slot, killed, work=slot.seen.work, now=9.0, started=0, jitter=0.0))
-    assert fleet.deaths == {"oom": 1, "timeout": 1}
+        slot_table.on_exit(
+            slot, death_of(slot_table, slot, killed, work=slot.seen.work, now=9.0, started=0, jitter=0.0)
+        )
+    assert slot_table.deaths == {"oom": 1, "timeout": 1}

@@ -9,8 +9,8 @@ from jobherd.supervisor.crash.dead_child import SELDOM, DeadChild
 from jobherd.supervisor.crash.postmortem import PostMortem
 from jobherd.supervisor.crash.recovery import CrashRecovery
 from jobherd.supervisor.policy.child_exit import Death, Exit
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.supervisor.policy.stop_sequence import Stage, StopReason, StopSequence
 from jobherd.workers.ipc.counters import Policy
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
@@ -98,7 +98,7 @@ class Refusing:
 
 def test_rejected_request_is_retried_with_backoff_and_at_once_after_a_reconnect():
     post = Refusing()
-    recovery = CrashRecovery(post, Fleet(Limits()), host="here")
+    recovery = CrashRecovery(post, SlotTable(Limits()), host="here")
     recovery.take(DeadChild(death(), now(), POLICY, REPORT))
     clock, rests = 0.0, []
     for _ in range(20):
@@ -133,7 +133,7 @@ class Protected:
 
 def test_recovery_waits_one_lease_for_a_session_that_it_must_not_terminate(caplog):
     post = Protected()
-    recovery = CrashRecovery(post, Fleet(Limits()), host="here")
+    recovery = CrashRecovery(post, SlotTable(Limits()), host="here")
     recovery.take(DeadChild(death("claim_lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
     clock = 100.0
     while recovery._cases and clock < 200:
@@ -148,7 +148,7 @@ def test_recovery_waits_one_lease_for_a_session_that_it_must_not_terminate(caplo
 
 def test_recovery_waits_indefinitely_for_a_terminated_session_to_end():
     post = Protected(refused="0")
-    recovery = CrashRecovery(post, Fleet(Limits()), host="here")
+    recovery = CrashRecovery(post, SlotTable(Limits()), host="here")
     recovery.take(DeadChild(death("claim_lost"), CurrentWork(Phase.IDLE), POLICY, REPORT))
     clock = 100.0
     while clock < 200:

@@ -49,9 +49,9 @@ def test_revision_is_read_at_start_and_at_each_reload_not_at_each_fork(monkeypat
         "jobherd.supervisor.process.children.revision", lambda folder: asked.append(folder) or f"version {len(asked)}"
     )
     children = SimpleNamespace(
-        _revision_read=(-1, ""), _fleet=SimpleNamespace(generation=0), settings=SimpleNamespace(app_dir="here")
+        _revision_read=(-1, ""), _slot_table=SimpleNamespace(generation=0), settings=SimpleNamespace(app_dir="here")
     )
     assert [Children._revision(children) for _ in range(3)] == ["version 1"] * 3
-    children._fleet.generation += 1
+    children._slot_table.generation += 1
     assert [Children._revision(children) for _ in range(3)] == ["version 2"] * 3
     assert asked == ["here", "here"]

@@ -8,8 +8,8 @@ import pytest
 
 from jobherd.supervisor.database.cancels import EVERY, Cancels
 from jobherd.supervisor.database.connection import Link
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 
 NEVER = float("inf")
@@ -17,17 +17,19 @@ NEVER = float("inf")
 
 @pytest.fixture
 def parts():
-    """The check, a fleet of one idle worker, and the callbacks of the queries so far."""
-    fleet, asked = Fleet(Limits(workers=1)), []
-    fleet.on_registered(3)
-    fleet.on_fork(fleet.slots[0], pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
+    """The check, a slot table of one idle worker, and the callbacks of the queries so far."""
+    slot_table, asked = SlotTable(Limits(workers=1)), []
+    slot_table.on_registered(3)
+    slot_table.on_fork(slot_table.slots[0], pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
 
     def ask(name, parameters, answered):
         assert (name, parameters) == ("control/find_cancels", {"supervisor": 3})
         asked.append(answered)
 
     db = SimpleNamespace(link=Link.UP, ask=ask)
-    return SimpleNamespace(fleet=fleet, slot=fleet.slots[0], asked=asked, db=db, cancels=Cancels(db, fleet))
+    return SimpleNamespace(
+        slot_table=slot_table, slot=slot_table.slots[0], asked=asked, db=db, cancels=Cancels(db, slot_table)
+    )
 
 
 def runs(parts, *, since):

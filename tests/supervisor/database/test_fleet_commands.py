@@ -22,9 +22,9 @@ from jobherd.supervisor.database.lease import Lease
 from jobherd.supervisor.database.reclaim import Reclaim
 from jobherd.supervisor.events.commands import CommandRunner
 from jobherd.supervisor.events.signals import objection
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.run_state import RunState
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.workers.ipc.control_block import ControlBlock
 from tests.support.patience import LIMIT
 from tests.support.queue import Queue
@@ -37,20 +37,20 @@ class Parent:
         self.db = DatabaseConnection(
             dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0
         )
-        self.fleet, self.control = Fleet(Limits()), ControlBlock()
+        self.slot_table, self.control = SlotTable(Limits()), ControlBlock()
         self.done = []
         self.deaf = False
-        self.commands = FleetCommands(self.db, self.fleet)
+        self.commands = FleetCommands(self.db, self.slot_table)
         actions = {"echo": self.echo, "later": self.later, "never": self.never, "break": self.fall}
         self.runner = CommandRunner(self.commands, actions)
         me = identity()
         self.lease = Lease(
             self.db,
-            self.fleet,
+            self.slot_table,
             self.control,
-            cancels=Cancels(self.db, self.fleet),
-            reclaim=Reclaim(self.db, self.fleet, me),
-            ended_children=EndedChildren(self.db, self.fleet),
+            cancels=Cancels(self.db, self.slot_table),
+            reclaim=Reclaim(self.db, self.slot_table, me),
+            ended_children=EndedChildren(self.db, self.slot_table),
             me=me,
             lease=15.0,
         )
@@ -108,7 +108,10 @@ def queue(database):
 
 def give(queue, parent, name, **arguments):
     return queue.run(
-        "SELECT jobherd.send_fleet_command(%s, %s, %s, 'anna')", parent.fleet.supervisor, name, json.dumps(arguments)
+        "SELECT jobherd.send_fleet_command(%s, %s, %s, 'anna')",
+        parent.slot_table.supervisor,
+        name,
+        json.dumps(arguments),
     )[0][0]
 
 
@@ -158,9 +161,9 @@ READS_ALL = pytest.mark.skipif(
     "arguments", ['{"job": ' + "7" * 5000 + "}", pytest.param('{"job": ' + DEEP + "}", marks=READS_ALL)]
 )
 def test_arguments_that_python_cannot_parse_are_rejected_and_the_supervisor_continues(parent, queue, arguments):
-    number = queue.run("SELECT jobherd.send_fleet_command(%s, 'echo', %s, 'anna')", parent.fleet.supervisor, arguments)[
-        0
-    ][0]
+    number = queue.run(
+        "SELECT jobherd.send_fleet_command(%s, 'echo', %s, 'anna')", parent.slot_table.supervisor, arguments
+    )[0][0]
     fine = give(queue, parent, "echo")
     parent.until(lambda: told(queue, fine))
     assert told(queue, number)["error"] == "its arguments cannot be read: too deep, or a number that is too long"
@@ -180,7 +183,7 @@ def test_command_can_be_answered_later_and_only_the_first_answer_counts(parent, 
 
 
 def test_many_fleet_commands_are_executed_in_small_groups_with_pauses(parent, queue):
-    queue.run("SELECT jobherd.send_fleet_command(%s, 'echo') FROM generate_series(1, 40)", parent.fleet.supervisor)
+    queue.run("SELECT jobherd.send_fleet_command(%s, 'echo') FROM generate_series(1, 40)", parent.slot_table.supervisor)
     asked = []
     ask = parent.db.ask
     parent.db.ask = lambda name, *rest: (asked.append((name, parent.now)), ask(name, *rest))
@@ -240,19 +243,19 @@ def test_as_json_replaces_characters_and_numbers_that_postgresql_cannot_store():
     [("add", "as many as max_workers allows"), ("remove", "no worker left"), ("reload", None), ("drain", None)],
 )
 def test_fleet_command_that_cannot_be_executed_is_rejected_with_the_reason(name, said):
-    fleet = Fleet(Limits(workers=2, max_workers=2))
-    fleet.wanted = 0 if name == "remove" else 2
-    assert (said in objection(name, fleet)) if said else objection(name, fleet) is None
-    fleet.enter_state(RunState.DRAINING, 0.0)
-    assert (objection(name, fleet) is None) == (name == "drain"), "while draining, only another drain is accepted"
+    slot_table = SlotTable(Limits(workers=2, max_workers=2))
+    slot_table.wanted = 0 if name == "remove" else 2
+    assert (said in objection(name, slot_table)) if said else objection(name, slot_table) is None
+    slot_table.enter_state(RunState.DRAINING, 0.0)
+    assert (objection(name, slot_table) is None) == (name == "drain"), "while draining, only another drain is accepted"
 
 
 def test_reclaimed_supervisor_ignores_fleet_commands_for_its_old_id(parent, queue):
-    old = parent.fleet.supervisor
+    old = parent.slot_table.supervisor
     number = give(queue, parent, "echo")
     with psycopg.connect(queue.dsn, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")
-    parent.fleet.on_lease_lost(time.monotonic())
+    parent.slot_table.on_lease_lost(time.monotonic())
     parent.commands.notified(str(old))
     for _ in range(20):
         parent.commands.step(time.monotonic())

@@ -24,8 +24,8 @@ from jobherd.supervisor.database.lease import ECHO_PATIENCE, Lease
 from jobherd.supervisor.database.notifications import Rejected
 from jobherd.supervisor.database.reclaim import Reclaim
 from jobherd.supervisor.database.requests import Request
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.system.procfs import started
@@ -44,13 +44,13 @@ class Parent:
         self.db = DatabaseConnection(
             dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0
         )
-        self.fleet, self.control = Fleet(Limits()), ControlBlock()
-        self.cancels = Cancels(self.db, self.fleet)
-        self.reclaim = Reclaim(self.db, self.fleet, identity.identity())
-        self.ended_children = EndedChildren(self.db, self.fleet)
+        self.slot_table, self.control = SlotTable(Limits()), ControlBlock()
+        self.cancels = Cancels(self.db, self.slot_table)
+        self.reclaim = Reclaim(self.db, self.slot_table, identity.identity())
+        self.ended_children = EndedChildren(self.db, self.slot_table)
         self.lease = Lease(
             self.db,
-            self.fleet,
+            self.slot_table,
             self.control,
             cancels=self.cancels,
             reclaim=self.reclaim,
@@ -100,8 +100,8 @@ def leases(dsn):
 
 @pytest.mark.promise("D14", "D26")
 def test_supervisor_registers_and_renews_its_lease(parent, database):
-    assert parent.fleet.supervisor
-    assert [(row[0], row[1]) for row in leases(database)] == [(parent.fleet.supervisor, True)]
+    assert parent.slot_table.supervisor
+    assert [(row[0], row[1]) for row in leases(database)] == [(parent.slot_table.supervisor, True)]
     assert parent.lease.beats >= 1
 
 
@@ -133,13 +133,13 @@ def test_jobs_of_a_dead_child_reappearing_after_failover_are_requeued(parent, da
     The supervisor had already requeued the child's jobs; without this, no process would requeue them again.
     """
     with Queue(database) as queue:
-        dead, living, mourned, unborn = (Child(queue, parent.fleet.supervisor, number) for number in (1, 2, 3, 4))
+        dead, living, mourned, unborn = (Child(queue, parent.slot_table.supervisor, number) for number in (1, 2, 3, 4))
         jobs = queue.enqueue_many("a:b", 4)
         for child in (dead, living, mourned, unborn):
             assert len(child.claim(1)) == 1
-        slot, now = next(parent.fleet.workers()), time.monotonic()
-        parent.fleet.incarnations, parent.fleet.unrecovered = 3, {3}
-        parent.fleet.on_fork(slot, pid=1, incarnation=2, now=now, started=0, jitter=0.0)
+        slot, now = next(parent.slot_table.workers()), time.monotonic()
+        parent.slot_table.incarnations, parent.slot_table.unrecovered = 3, {3}
+        parent.slot_table.on_fork(slot, pid=1, incarnation=2, now=now, started=0, jitter=0.0)
         assert queue.count("children") == 4
         parent.db.lose("the server fails over", now)
         parent.until(lambda: queue.count("children") == 3)
@@ -150,14 +150,14 @@ def test_jobs_of_a_dead_child_reappearing_after_failover_are_requeued(parent, da
 def test_unregistered_supervisor_waits_only_for_the_registration(parent, database):
     """A check for cancellations needs a registration. If it were due without one, the loop would spin until the
     supervisor is registered again."""
-    slot, now = next(parent.fleet.workers()), time.monotonic()
-    parent.fleet.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    slot, now = next(parent.slot_table.workers()), time.monotonic()
+    parent.slot_table.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
     slot.seen.work = CurrentWork(Phase.RUNNING, 1, 1, 1, started=now - LEASE)
     parent.until(lambda: parent.db.is_quiet)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")
         parent.until(lambda: parent.lease.underway, ahead=LEASE)
-    assert not parent.fleet.supervisor
+    assert not parent.slot_table.supervisor
     assert parent.lease.wake_at(time.monotonic()) == float("inf"), "only the answer to the registration is awaited"
 
 
@@ -212,7 +212,7 @@ def test_supervisor_registers_again_after_a_lost_answer_and_the_first_registrati
         parent.until(lambda: parent.lease.heard_back)
         network.wait_hit()
         first, second = (row[0] for row in leases(database))
-        assert parent.fleet.supervisor == second
+        assert parent.slot_table.supervisor == second
         with psycopg.connect(database, autocommit=True) as connection:
             beaten = "SELECT beat_at FROM jobherd.supervisors ORDER BY id"
             before, count = connection.execute(beaten).fetchall(), parent.lease.beats
@@ -269,12 +269,12 @@ def test_session_without_its_backend_pid_is_replaced_even_after_a_pooled_session
 
 
 def test_supervisor_registers_again_when_a_renewal_finds_no_registration(parent, database):
-    old = parent.fleet.supervisor
+    old = parent.slot_table.supervisor
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DELETE FROM jobherd.supervisors")
-    parent.until(lambda: parent.fleet.supervisor not in (0, old), ahead=LEASE)
-    assert [row[0] for row in leases(database)] == [parent.fleet.supervisor]
-    assert any("lease was lost" in note for note in parent.fleet.warnings)
+    parent.until(lambda: parent.slot_table.supervisor not in (0, old), ahead=LEASE)
+    assert [row[0] for row in leases(database)] == [parent.slot_table.supervisor]
+    assert any("lease was lost" in note for note in parent.slot_table.warnings)
 
 
 @pytest.mark.promise("A29", "D24", "E14")
@@ -383,7 +383,7 @@ def test_supervisor_that_registers_late_gives_every_other_supervisor_a_whole_lea
         parent.until(lambda: "lease/register_supervisor" in parent.refused and parent.db.is_quiet)
         unlock(queue)
         later = time.monotonic() + 2 * LEASE
-        turned(parent, later, lambda: parent.fleet.supervisor)
+        turned(parent, later, lambda: parent.slot_table.supervisor)
         turned(parent, later + LEASE / 2, lambda: asked)
         assert not any(asked)
         assert living.id in [row[0] for row in leases(database)]
@@ -465,7 +465,7 @@ def test_clock_jump_before_the_first_renewal_is_detected(database, caplog):
 
     parent.db.ask = noting
     try:
-        parent.until(lambda: parent.fleet.supervisor)
+        parent.until(lambda: parent.slot_table.supervisor)
         assert parent.lease.beats == 0
         parent.reclaim._clock._ahead = tuple(side - 3600.0 for side in parent.reclaim._clock._ahead)
         parent.until(lambda: asked)
@@ -534,7 +534,7 @@ def test_rejected_renewal_is_retried_soon_and_no_notification_is_expected(parent
     now = time.monotonic()
     parent.lease._beat(now)
     assert parent.lease._echo_by <= now + ECHO_PATIENCE
-    parent.lease._renewed(None, parent.fleet.supervisor, sent=now, asked=now)
+    parent.lease._renewed(None, parent.slot_table.supervisor, sent=now, asked=now)
     assert parent.lease._echo_by == float("inf")
     assert parent.lease._beat_at <= now + 1.0
 

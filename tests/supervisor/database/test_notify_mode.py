@@ -12,8 +12,8 @@ import pytest
 
 from jobherd.supervisor.database.connection import DatabaseConnection
 from jobherd.supervisor.database.notify_mode import NotifyMode, Stage
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.supervisor.policy.wakeups import BUSY
 from jobherd.workers.ipc.control_block import ControlBlock
 from jobherd.workers.ipc.pipes import Ready, WentIdle
@@ -28,12 +28,12 @@ class Parent:
         self.db = DatabaseConnection(
             dsn, schema="jobherd", application_name="parent", retry_initial=0.05, retry_max=1.0
         )
-        self.fleet, self.control = Fleet(Limits()), ControlBlock()
-        self.notify_mode = NotifyMode(self.db, self.fleet, self.control, self)
+        self.slot_table, self.control = SlotTable(Limits()), ControlBlock()
+        self.notify_mode = NotifyMode(self.db, self.slot_table, self.control, self)
         self.idle = True
-        self.slot = next(self.fleet.workers())
-        self.fleet.on_fork(self.slot, pid=1, incarnation=1, now=0.0, started=0, jitter=0.0)
-        self.fleet.on_message(self.slot, Ready(1, 1), 0.0)
+        self.slot = next(self.slot_table.workers())
+        self.slot_table.on_fork(self.slot, pid=1, incarnation=1, now=0.0, started=0, jitter=0.0)
+        self.slot_table.on_message(self.slot, Ready(1, 1), 0.0)
 
     def turn(self, ahead=0.0):
         now = time.monotonic() + ahead
@@ -55,7 +55,7 @@ class Parent:
 
     def be_busy(self):
         self.idle = False
-        self.fleet.on_idle_counts({self.slot.number: (False, self.slot.seen.times_idle)}, time.monotonic())
+        self.slot_table.on_idle_counts({self.slot.number: (False, self.slot.seen.times_idle)}, time.monotonic())
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_new_session_takes_the_sleep_keys_and_wakes_idle_workers(parent, queue):
     assert keys(queue) == 16
     assert parent.control.notified
     assert parent.control.epoch > epoch
-    assert parent.fleet.pending_wakeups == 1
+    assert parent.slot_table.pending_wakeups == 1
 
 
 def test_notify_mode_waits_for_producers_that_checked_the_keys_before_but_not_for_later_ones(parent, queue, producer):
@@ -104,13 +104,13 @@ def test_notify_mode_waits_for_producers_that_checked_the_keys_before_but_not_fo
     parent.until(lambda: parent.notify_mode.stage is Stage.WAITING)
     assert not parent.control.notified
     assert keys(queue) == 16, "a producer that checks the keys from now on notifies"
-    assert parent.fleet.pending_wakeups == 0
+    assert parent.slot_table.pending_wakeups == 0
     with psycopg.connect(queue.dsn) as newcomer:
         look(newcomer)
         producer.commit()
         parent.until(parent.notified)
         newcomer.rollback()
-    assert parent.fleet.pending_wakeups == 1
+    assert parent.slot_table.pending_wakeups == 1
 
 
 def test_sleep_keys_are_released_while_all_workers_are_busy_and_taken_for_the_next_idle_one(parent, queue):
@@ -123,10 +123,10 @@ def test_sleep_keys_are_released_while_all_workers_are_busy_and_taken_for_the_ne
     parent.until(lambda: parent.db.is_quiet, BUSY * 2)
     assert keys(queue) == 0
     assert parent.notify_mode.wake_at(time.monotonic() + BUSY * 2) == float("inf"), "otherwise the loop would spin"
-    parent.fleet.pending_wakeups = 0
-    parent.fleet.on_message(parent.slot, WentIdle(), 0.0)
+    parent.slot_table.pending_wakeups = 0
+    parent.slot_table.on_message(parent.slot, WentIdle(), 0.0)
     parent.until(parent.notified)
-    assert (keys(queue), parent.fleet.pending_wakeups) == (16, 1)
+    assert (keys(queue), parent.slot_table.pending_wakeups) == (16, 1)
 
 
 def test_worker_that_goes_idle_during_the_switch_off_keeps_the_sleep_keys(parent, queue):
@@ -144,7 +144,7 @@ def test_notify_mode_can_start_again_before_the_keys_are_released(parent, queue)
     parent.be_busy()
     parent.notify_mode.step(time.monotonic() + 2 * BUSY)
     assert parent.notify_mode.stage is Stage.OFF
-    parent.fleet.on_message(parent.slot, WentIdle(), 0.0)  # both requests are queued, in this order
+    parent.slot_table.on_message(parent.slot, WentIdle(), 0.0)  # both requests are queued, in this order
     parent.until(parent.notified)
     assert keys(queue) == 16
 
@@ -154,7 +154,7 @@ def test_lost_session_releases_the_sleep_keys_and_the_next_one_takes_them(parent
     if stage is Stage.WAITING:
         look(producer)
     parent.until(lambda: parent.notify_mode.stage is stage)
-    epoch, calls = parent.db.epoch, parent.fleet.pending_wakeups
+    epoch, calls = parent.db.epoch, parent.slot_table.pending_wakeups
     queue.run("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'parent'")
     assert keys(queue) == 0
     producer.rollback()
@@ -163,7 +163,7 @@ def test_lost_session_releases_the_sleep_keys_and_the_next_one_takes_them(parent
     parent.until(parent.notified)
     assert parent.db.epoch > epoch
     assert keys(queue) == 16
-    assert parent.fleet.pending_wakeups == calls + 1
+    assert parent.slot_table.pending_wakeups == calls + 1
 
 
 def test_rejected_request_for_the_sleep_keys_is_repeated(parent, queue):

@@ -32,9 +32,9 @@ def test_exiting_supervisor_waits_for_a_slow_commit_but_gives_up_within_ten_seco
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     db: Any = SimpleNamespace(link=Link.UP, ask=ask, close=lambda: None)
     lease: Any = SimpleNamespace(underway=False)
-    fleet: Any = SimpleNamespace(supervisor=7)
+    slot_table: Any = SimpleNamespace(supervisor=7)
     selector: Any = SimpleNamespace(select=lambda _seconds: [])
-    module.unregister(db, SimpleNamespace(step=step), lease, fleet, selector)  # type: ignore[arg-type]
+    module.unregister(db, SimpleNamespace(step=step), lease, slot_table, selector)  # type: ignore[arg-type]
     assert asked == [("recover/unregister_supervisor", {"supervisor": 7})]
     assert (not answers) is heard
     assert clock[0] < 10

@@ -16,7 +16,7 @@ def test_coalesce_notifies_sets_how_many_notifications_wake_one_worker(superviso
     supervisor.settings.now = replace(supervisor.settings.now, coalesce_notifies=coalesce, queues=("a", "b*"))
     supervisor.db.notifications = [*"aaaa", "bb", "bc", "b", "c"]
     supervisor.events.step(time.monotonic())
-    assert supervisor.fleet.pending_wakeups == calls
+    assert supervisor.slot_table.pending_wakeups == calls
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from jobherd.supervisor.policy.run_state import RunState
 def begin(supervisor, cause, now):
     match cause:
         case "a signal":
-            supervisor.fleet.on_signal(signal.SIGTERM, now)
+            supervisor.slot_table.on_signal(signal.SIGTERM, now)
         case "nothing is left":
             supervisor.until_empty.nothing_left = True
         case "the plan":
-            supervisor.fleet.enter_state(RunState.DRAINING, now)
+            supervisor.slot_table.enter_state(RunState.DRAINING, now)
 
 
 @pytest.mark.parametrize("cause", ["a signal", "nothing is left", "the plan"])
@@ -33,7 +33,7 @@ def test_drain_is_announced_once_whatever_caused_it(supervisor, caplog, cause):
     for _ in range(2):
         supervisor.run_state.step(now)
     assert supervisor.control.draining
-    assert supervisor.fleet.run_state is RunState.DRAINING
+    assert supervisor.slot_table.run_state is RunState.DRAINING
     assert caplog.text.count("draining: nothing more is claimed") == 1
 
 

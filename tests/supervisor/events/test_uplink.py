@@ -8,8 +8,8 @@ import pytest
 
 from jobherd.supervisor.events.uplink import UplinkEvents
 from jobherd.supervisor.policy.child_kinds import WORKER
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.supervisor.uplink.events import GatesChanged, HostRejected, JobCanceled, JobLost
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 
@@ -26,23 +26,29 @@ class Recorder:
 
 @pytest.fixture
 def parts():
-    fleet = Fleet(Limits(workers=1, max_workers=1, has_uplink=True))
-    fleet.on_fork(fleet.slots[0], pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
+    slot_table = SlotTable(Limits(workers=1, max_workers=1, has_uplink=True))
+    slot_table.on_fork(slot_table.slots[0], pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
     link = SimpleNamespace(epoch=0, connected=False, trouble="", happened=[])
     control, boards, recovery, offloader = SimpleNamespace(lease_deadline=0.0), Recorder(), Recorder(), Recorder()
     control.gates_changed = lambda: setattr(control, "gates", True)
-    events = UplinkEvents(link, fleet, control, boards=boards, recovery=recovery, offloader=offloader)
+    events = UplinkEvents(link, slot_table, control, boards=boards, recovery=recovery, offloader=offloader)
     return SimpleNamespace(
-        fleet=fleet, link=link, control=control, boards=boards, recovery=recovery, offloader=offloader, events=events
+        slot_table=slot_table,
+        link=link,
+        control=control,
+        boards=boards,
+        recovery=recovery,
+        offloader=offloader,
+        events=events,
     )
 
 
 def test_new_uplink_ends_the_backoff_of_workers_and_crash_recovery(parts):
     parts.events.step(1.0)
-    assert not parts.fleet.kinds_to_wake
+    assert not parts.slot_table.kinds_to_wake
     parts.link.epoch = 1
     parts.events.step(2.0)
-    assert (parts.fleet.kinds_to_wake, parts.recovery.calls) == ({WORKER}, ["hurry"])
+    assert (parts.slot_table.kinds_to_wake, parts.recovery.calls) == ({WORKER}, ["hurry"])
     parts.events.step(3.0)
     assert parts.recovery.calls == ["hurry"], "only once for each connection"
 
@@ -55,11 +61,11 @@ def test_lost_gateway_is_logged_once_with_the_reason(parts, caplog):
     parts.link.connected = True
     for _ in range(2):
         parts.events.step(2.0)
-    assert parts.fleet.database_since == 2.0
+    assert parts.slot_table.database_since == 2.0
     parts.link.connected, parts.link.trouble = False, "it drains"
     for _ in range(2):
         parts.events.step(3.0)
-    assert parts.fleet.database_since is None
+    assert parts.slot_table.database_since is None
     assert caplog.messages == [
         "no gateway: connection refused",
         "the gateway is there",
@@ -68,21 +74,21 @@ def test_lost_gateway_is_logged_once_with_the_reason(parts, caplog):
 
 
 def test_each_event_is_passed_to_the_part_that_handles_it(parts):
-    slot = parts.fleet.slots[0]
+    slot = parts.slot_table.slots[0]
     parts.link.happened = [JobCanceled(7, 9, 4), GatesChanged(), HostRejected("bad token")]
     assert parts.events.wake_at(1.0) == 0.0
     parts.events.step(1.0)
     assert parts.link.happened == []
     assert slot.seen.cancels == [(9, 4)]
     assert (parts.offloader.calls, parts.control.gates) == (["hurry"], True)
-    assert parts.fleet.rejected
+    assert parts.slot_table.rejected
 
 
 def runs(parts, job):
     """Make the status board show that this job runs, from the next read on."""
-    slot = parts.fleet.slots[0]
+    slot = parts.slot_table.slots[0]
     work = CurrentWork(Phase.RUNNING, 7, 9, job, 1, 1, 5, 0, 1.0, 60.0)
-    parts.boards.__dict__["step"] = lambda now: parts.fleet.on_status(slot, work=work, started=1, rss=0)
+    parts.boards.__dict__["step"] = lambda now: parts.slot_table.on_status(slot, work=work, started=1, rss=0)
     return slot
 
 
@@ -105,12 +111,12 @@ def test_rejected_host_continues_if_it_was_accepted_before(parts):
     parts.events.step(1.0)
     parts.link.connected, parts.link.happened = False, [HostRejected("the token was withdrawn")]
     parts.events.step(2.0)
-    assert not parts.fleet.rejected
+    assert not parts.slot_table.rejected
 
 
 def test_lease_deadline_for_exclusive_jobs_comes_from_the_control_block(parts):
     parts.events.step(1.0)
-    assert parts.fleet.lease_deadline == float("inf"), "before the first claim there is no deadline"
+    assert parts.slot_table.lease_deadline == float("inf"), "before the first claim there is no deadline"
     parts.control.lease_deadline = 31.0
     parts.events.step(2.0)
-    assert parts.fleet.lease_deadline == 31.0
+    assert parts.slot_table.lease_deadline == 31.0

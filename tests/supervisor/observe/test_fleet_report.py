@@ -20,8 +20,8 @@ from jobherd.supervisor.observe.fleet_report import FleetReport
 from jobherd.supervisor.observe.process_use import Look, look, share
 from jobherd.supervisor.policy.child_exit import End, Exit
 from jobherd.supervisor.policy.exits import death_of
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.supervisor.settings.definitions import Settings
 from jobherd.supervisor.settings.live import LiveSettings
 from jobherd.workers.ipc.counters import Policy
@@ -55,21 +55,21 @@ class Book:
 
 
 class Scene:
-    """A fleet whose children all have the pid of this process, and its report."""
+    """A slot table whose children all have the pid of this process, and its report."""
 
     def __init__(self, children=1):
         self.post, self.book, self.now = Post(), Book(), 1000.0
-        self.fleet = Fleet(Limits(workers=children))
-        self.fleet.on_registered(7)
+        self.slot_table = SlotTable(Limits(workers=children))
+        self.slot_table.on_registered(7)
         self.boards = [StatusBoard("test") for _ in range(children)]
         for place in range(children):
-            slot = self.fleet.slots[place]
-            self.fleet.on_fork(slot, pid=os.getpid(), incarnation=place + 1, now=self.now, started=0, jitter=0.0)
-            self.fleet.on_message(slot, Ready(1, 1), self.now)
+            slot = self.slot_table.slots[place]
+            self.slot_table.on_fork(slot, pid=os.getpid(), incarnation=place + 1, now=self.now, started=0, jitter=0.0)
+            self.slot_table.on_message(slot, Ready(1, 1), self.now)
             self.boards[place].set_idle(idle=True)
         lease = SimpleNamespace(beats=0, reclaimed=0)
         settings = LiveSettings(replace(Settings(), queues=("mail",), queue_order="turns"))
-        self.facts = FleetReport(self.post, self.fleet, lease, self.boards, commands=self.book, settings=settings)
+        self.facts = FleetReport(self.post, self.slot_table, lease, self.boards, commands=self.book, settings=settings)
 
     def report(self, number=1, **arguments):
         self.facts.report(FleetCommand(number, "report", arguments, "anna"), self.now)
@@ -182,12 +182,12 @@ def test_invalid_duration_of_a_report_is_rejected(scene, span):
 
 def test_report_names_the_current_job_of_a_child_and_the_last_death_in_its_slot(scene):
     one = scene()
-    slot, board = one.fleet.slots[0], one.boards[0]
+    slot, board = one.slot_table.slots[0], one.boards[0]
     numbers = board.tally.declare([Policy("mail:receipt"), Policy("own:store", table=True)])
     board.set_idle(idle=False)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, numbers["mail:receipt"], 2, 5, 0, one.now - 3, one.now + 7))
     board.tell_progress(b'{"fraction": 0.4, "note": "half\\u0000way", "data": [1]}')
-    one.fleet.on_explained(
+    one.slot_table.on_explained(
         slot,
         End(
             "worker 0",
@@ -235,11 +235,11 @@ def test_report_names_the_current_job_of_a_child_and_the_last_death_in_its_slot(
 
 def test_report_shows_a_slot_that_rests_after_a_crash_with_the_cause(scene):
     one = scene(2)
-    slot = one.fleet.slots[1]
-    one.fleet.on_exit(
-        slot, death_of(one.fleet, slot, Exit(None, 9), work=slot.seen.work, now=one.now, started=0, jitter=0.0)
+    slot = one.slot_table.slots[1]
+    one.slot_table.on_exit(
+        slot, death_of(one.slot_table, slot, Exit(None, 9), work=slot.seen.work, now=one.now, started=0, jitter=0.0)
     )
-    one.fleet.on_explained(
+    one.slot_table.on_explained(
         slot, End("worker 1", 4711, "signal", "Process 12 died of SIGKILL (not sent by the supervisor).", one.now)
     )
     one.report()
@@ -251,7 +251,7 @@ def test_report_shows_a_slot_that_rests_after_a_crash_with_the_cause(scene):
 
 def test_stopped_process_is_reported_as_stopped_not_idle(scene):
     one = scene()
-    one.fleet.on_stopped(one.fleet.slots[0], signal.SIGSTOP, one.now)
+    one.slot_table.on_stopped(one.slot_table.slots[0], signal.SIGSTOP, one.now)
     one.report()
     one.turn()
     assert one.written()["children"][0]["state"] == "stopped"
@@ -259,9 +259,11 @@ def test_stopped_process_is_reported_as_stopped_not_idle(scene):
 
 def test_requested_exit_is_not_listed_among_the_deaths(scene):
     one = scene()
-    one.fleet.on_explained(one.fleet.slots[0], End("worker 0", 1, "requested", "It exited as requested.", one.now))
-    assert not one.fleet.ends
-    assert one.fleet.slots[0].last_end.cause == "requested"
+    one.slot_table.on_explained(
+        one.slot_table.slots[0], End("worker 0", 1, "requested", "It exited as requested.", one.now)
+    )
+    assert not one.slot_table.ends
+    assert one.slot_table.slots[0].last_end.cause == "requested"
 
 
 # -- real processes
@@ -289,7 +291,7 @@ def test_report_shows_whether_a_process_computes_or_what_it_waits_on(scene, prog
     one = scene()
     with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process:
         try:
-            one.fleet.slots[0].process.pid = process.pid
+            one.slot_table.slots[0].process.pid = process.pid
             board = one.boards[0]
             board.set_idle(idle=False)
             board.say(CurrentWork(Phase.RUNNING, 1, 9, 17, 0, 1, 5, 0, one.now))

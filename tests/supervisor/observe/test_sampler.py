@@ -21,9 +21,9 @@ from jobherd.supervisor.observe import sampler
 from jobherd.supervisor.observe.sampler import Sampler
 from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.exits import death_of
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
 from jobherd.supervisor.policy.slot import State
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.workers.inspect import flamegraph
 from jobherd.workers.inspect.stacks import MAIN, thread_of
 from jobherd.workers.ipc.counters import Policy
@@ -36,15 +36,15 @@ JOB = CurrentWork(Phase.RUNNING, child=5, token=8, job=42, started=time.monotoni
 
 
 class Place:
-    """A fleet of one worker, whose process runs a function of the test, and a sampler."""
+    """A slot table of one worker, whose process runs a function of the test, and a sampler."""
 
     def __init__(self) -> None:
-        self.fleet = Fleet(Limits(workers=1, max_workers=1))
-        self.fleet.supervisor = 1
-        self.boards = [StatusBoard(f"test-{slot.number}") for slot in self.fleet.slots]
-        self.slot = self.fleet.slots[0]
+        self.slot_table = SlotTable(Limits(workers=1, max_workers=1))
+        self.slot_table.supervisor = 1
+        self.boards = [StatusBoard(f"test-{slot.number}") for slot in self.slot_table.slots]
+        self.slot = self.slot_table.slots[0]
         self.board = self.boards[0]
-        self.sampler = Sampler(self.fleet, self.boards, self, host="web1")
+        self.sampler = Sampler(self.slot_table, self.boards, self, host="web1")
         self.answers: list[tuple[dict | None, str | None]] = []
         self.pid = 0
 
@@ -61,7 +61,7 @@ class Place:
         assert select.select([ready], [], [], LIMIT)[0]
         os.close(ready)
         os.close(say)
-        self.fleet.on_fork(self.slot, pid=self.pid, incarnation=1, now=0.0, started=0, jitter=0.0)
+        self.slot_table.on_fork(self.slot, pid=self.pid, incarnation=1, now=0.0, started=0, jitter=0.0)
         self.slot.state = State.READY
 
     def answer(self, number, answer=None, *, error=None):
@@ -337,6 +337,8 @@ def test_profile_ends_with_its_job_and_keeps_its_samples(place):
     os.waitpid(place.pid, 0)
     place.pid = 0
     work = place.slot.seen.work
-    death = death_of(place.fleet, place.slot, Exit(None, 9), work=work, now=time.monotonic(), started=0, jitter=0.0)
-    place.fleet.on_exit(place.slot, death)
+    death = death_of(
+        place.slot_table, place.slot, Exit(None, 9), work=work, now=time.monotonic(), started=0, jitter=0.0
+    )
+    place.slot_table.on_exit(place.slot, death)
     assert place.wait(2)[1] == "the process of job 42 ended: there is no stack of it any more"

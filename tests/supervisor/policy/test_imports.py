@@ -32,7 +32,7 @@ def test_policy_imports_only_standard_modules_that_define_values(file):
 
 
 @pytest.mark.parametrize("name", ["plan", "shutdown", "stopping", "replacement", "wakeups", "stragglers", "exits"])
-def test_deciding_module_does_not_import_the_writable_fleet(name):
+def test_deciding_module_does_not_import_the_writable_slot_table(name):
     text = next(file for file in FILES if file.stem == name).read_text()
-    assert "fleet: Fleet," not in text
-    assert "policy.fleet import" not in text
+    assert "slot_table: SlotTable," not in text
+    assert "policy.slot_table import" not in text

@@ -1,6 +1,6 @@
 """When and how the supervisor stops a child process.
 
-Each test builds a fleet, passes the time as a number, and checks the planned actions.
+Each test builds a slot table, passes the time as a number, and checks the planned actions.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tests.supervisor.policy.story import Story, maintenance
 def test_child_that_is_not_ready_in_time_is_killed_but_not_while_the_database_is_down():
     story = Story()
     story.step()
-    story.fleet.on_database_down()
+    story.slot_table.on_database_down()
     assert story.step(60) == []
-    story.fleet.on_database_up(story.now)
+    story.slot_table.on_database_up(story.now)
     assert {type(action) for action in story.step()} == {WakeChild}
     assert story.step(9.9) == []
     kills = story.step(0.2)
@@ -30,14 +30,14 @@ def test_child_that_is_not_ready_in_time_is_killed_but_not_while_the_database_is
 def test_process_stopped_between_two_jobs_is_killed_unless_it_continues_in_time():
     story = Story().up()
     story.idle(0, 1)
-    stopped, other = story.fleet.slots[:2]
+    stopped, other = story.slot_table.slots[:2]
     for slot in (stopped, other):
-        story.fleet.on_stopped(slot, signal.SIGSTOP, story.now)
-    assert f"kill -CONT {stopped.process.pid}" in story.fleet.warnings[0]
+        story.slot_table.on_stopped(slot, signal.SIGSTOP, story.now)
+    assert f"kill -CONT {stopped.process.pid}" in story.slot_table.warnings[0]
     assert story.step() == []
     assert story.wake_at <= story.now + 10
     assert story.step(9.9) == []
-    story.fleet.on_continued(other)
+    story.slot_table.on_continued(other)
     assert story.step(0.2) == [Kill(stopped, signal.SIGKILL), WakeChild(other)]
     assert story.step(60) == []
     death = story.dies(0)
@@ -49,7 +49,7 @@ def test_process_stopped_between_two_jobs_is_killed_unless_it_continues_in_time(
 def test_process_stopped_during_a_job_is_killed_after_the_jobs_timeout():
     story = Story().up()
     slot = story.runs(0, deadline=story.now + 100)
-    story.fleet.on_stopped(slot, signal.SIGSTOP, story.now)
+    story.slot_table.on_stopped(slot, signal.SIGSTOP, story.now)
     assert story.step(99) == []
     assert story.step(12)[-1] == Kill(slot, signal.SIGKILL)
     assert story.dies(0).cause == "timeout"
@@ -57,7 +57,7 @@ def test_process_stopped_during_a_job_is_killed_after_the_jobs_timeout():
 
 def test_stopped_maintenance_process_is_replaced_too():
     story = Story().up()
-    story.fleet.on_stopped(maintenance(story), signal.SIGSTOP, story.now)
+    story.slot_table.on_stopped(maintenance(story), signal.SIGSTOP, story.now)
     assert story.step(10) == [Kill(maintenance(story), signal.SIGKILL)]
 
 
@@ -76,12 +76,14 @@ def test_job_past_its_timeout_is_terminated_and_then_killed():
 
 
 def hooks(story, *, until=0.0):
-    story.fleet.on_status(story.fleet.slots[0], work=CurrentWork(Phase.CLAIMING), started=0, rss=0, hook=until)
+    story.slot_table.on_status(
+        story.slot_table.slots[0], work=CurrentWork(Phase.CLAIMING), started=0, rss=0, hook=until
+    )
 
 
 def test_hook_past_its_timeout_is_terminated_and_then_killed():
     story = Story().up()
-    slot = story.fleet.slots[0]
+    slot = story.slot_table.slots[0]
     hooks(story, until=story.now + 5)
     assert story.step() == []
     assert story.wake_at <= story.now + 5
@@ -98,10 +100,10 @@ def test_stop_sequence_of_a_hook_ends_with_the_hook():
     story = Story().up()
     hooks(story, until=story.now + 5)
     story.step(7)
-    assert story.fleet.slots[0].sent.stop.why is StopReason.HOOK
+    assert story.slot_table.slots[0].sent.stop.why is StopReason.HOOK
     hooks(story, until=story.now + 5)  # the next hook
     assert story.step() == []
-    assert story.fleet.slots[0].sent.stop is None
+    assert story.slot_table.slots[0].sent.stop is None
     hooks(story)
     assert story.step(20) == []
 
@@ -112,16 +114,16 @@ def test_stop_sequence_ends_with_its_claim():
     story.step(12)
     story.runs(0, token=10, deadline=story.now + 100)
     assert story.step() == []
-    assert story.fleet.slots[0].sent.stop is None
+    assert story.slot_table.slots[0].sent.stop is None
     assert story.step(5) == []
 
 
 def test_canceled_job_is_interrupted_then_terminated_then_killed():
     story = Story().up()
     slot = story.runs(0)
-    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
+    story.slot_table.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
     assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 5))]
-    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
+    story.slot_table.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
     assert story.step() == []
     assert story.step(5) == [Kill(slot, signal.SIGTERM)]
     assert story.step(5) == [Kill(slot, signal.SIGKILL)]
@@ -130,7 +132,7 @@ def test_canceled_job_is_interrupted_then_terminated_then_killed():
 def test_cancellation_that_has_sent_a_signal_is_not_delayed_by_the_timeout():
     story = Story().up()
     slot = story.runs(0, deadline=story.now + 6)
-    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
+    story.slot_table.on_cancel(incarnation=slot.process.incarnation, token=9, job=5)
     story.step()
     assert story.step(5) == [Kill(slot, signal.SIGTERM)]
     assert story.step(2) == []
@@ -142,7 +144,7 @@ def test_cancellation_that_arrives_before_the_board_shows_the_claim_is_kept():
     story = Story().up()
     slot = story.runs(0, token=9)
     # the database has the next claim already
-    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=10, job=6)
+    story.slot_table.on_cancel(incarnation=slot.process.incarnation, token=10, job=6)
     story.step()
     story.runs(0, token=9)  # but the board does not show it yet
     story.runs(0, token=10, job=6)
@@ -154,8 +156,8 @@ def test_cancellation_that_arrives_before_the_board_shows_the_claim_is_kept():
 def test_canceling_an_unstarted_job_notifies_the_child_and_spares_the_running_job():
     story = Story().up()
     slot = story.runs(0, job=5)
-    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=6)
-    story.fleet.on_cancel(incarnation=slot.process.incarnation, token=9, job=7)
+    story.slot_table.on_cancel(incarnation=slot.process.incarnation, token=9, job=6)
+    story.slot_table.on_cancel(incarnation=slot.process.incarnation, token=9, job=7)
     assert story.step() == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 6))]
     assert story.wake_at <= story.now + 0.05
     assert story.step(0.05) == [Interrupt(slot, Interruption(Reason.CANCEL, 9, 7))]
@@ -170,11 +172,11 @@ def test_worker_that_waits_to_record_outcomes_is_not_killed_for_the_jobs_timeout
     slot = story.runs(0, deadline=story.now + 10)
     story.now += 9
     settling = CurrentWork(Phase.SETTLING, 1, 9, 5, 1, 1, 5, 0, story.now - 9, story.now + 1)
-    story.fleet.on_status(slot, work=settling, started=1, rss=0)
+    story.slot_table.on_status(slot, work=settling, started=1, rss=0)
     assert story.step(100) == []
-    story.fleet.on_signal(signal.SIGTERM, story.now)
+    story.slot_table.on_signal(signal.SIGTERM, story.now)
     story.step(1)
-    story.fleet.on_signal(signal.SIGTERM, story.now)
+    story.slot_table.on_signal(signal.SIGTERM, story.now)
     assert Kill(slot, signal.SIGKILL) in story.step(0) + story.step(1.1)
 
 
@@ -182,7 +184,7 @@ def test_exclusive_job_is_killed_before_the_lease_can_expire():
     story = Story().up()
     slot = story.runs(0)
     slot.seen.exclusive = True
-    story.fleet.lease_deadline = story.now + 10
+    story.slot_table.lease_deadline = story.now + 10
     assert story.step(8.9) == []
     assert story.step(0.2) == [Kill(slot, signal.SIGKILL)]
 
@@ -190,8 +192,8 @@ def test_exclusive_job_is_killed_before_the_lease_can_expire():
 def test_dismissed_child_that_does_not_exit_is_killed():
     story = Story().up()
     story.idle(1)
-    story.fleet.on_signal(signal.SIGTTOU, story.now)
+    story.slot_table.on_signal(signal.SIGTTOU, story.now)
     story.step()
     assert story.step(9) == []
-    assert story.step(1.1) == [Kill(story.fleet.slots[1], signal.SIGKILL)]
-    assert story.fleet.slots[1].sent.stop.stage is Stage.KILLED
+    assert story.step(1.1) == [Kill(story.slot_table.slots[1], signal.SIGKILL)]
+    assert story.slot_table.slots[1].sent.stop.stage is Stage.KILLED

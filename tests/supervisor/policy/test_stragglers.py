@@ -13,8 +13,8 @@ from tests.supervisor.policy.story import Story
 def straggler(story, slot, at=None, *, others=True, unwritten=0.0, earlier=False):
     """Return the action after the board was read: "release", "flush" or None."""
     held = HeldClaim(slot.seen.work, story.now if at is None else at, others, unwritten, earlier)
-    story.fleet.on_held_claim(slot, held)
-    action = offload(story.fleet, slot)
+    story.slot_table.on_held_claim(slot, held)
+    action = offload(story.slot_table, slot)
     assert action is None or (action.slot, action.token) == (slot, slot.seen.work.token)
     return None if action is None else "release" if action.release else "flush"
 
@@ -31,7 +31,7 @@ def test_changed_pause_or_limit_releases_unstarted_jobs_even_with_a_claim_window
     assert straggler(story, slot, unwritten=story.now, earlier=True) is None, (
         "with claim_window=0, unstarted jobs stay with the claim however long it takes"
     )
-    story.fleet.on_gates_changed(story.now)
+    story.slot_table.on_gates_changed(story.now)
     assert straggler(story, slot) == "release"
     assert offloads(story) == [True]
     assert offloads(story) == [], "the request was sent already"
@@ -43,8 +43,8 @@ def test_board_read_before_a_changed_pause_or_limit_releases_nothing():
     story = Story(claim_window=0.0).up()
     slot = story.runs(0)
     assert straggler(story, slot) is None
-    story.fleet.on_gates_changed(story.now + 0.1)
-    assert offload(story.fleet, slot) is None, "the worker may run another job by now"
+    story.slot_table.on_gates_changed(story.now + 0.1)
+    assert offload(story.slot_table, slot) is None, "the worker may run another job by now"
 
 
 def test_failed_release_is_repeated_after_a_pause():
@@ -53,13 +53,13 @@ def test_failed_release_is_repeated_after_a_pause():
     token = slot.seen.work.token
 
     def failed(after, of=token):
-        story.fleet.on_offload_failed(slot, of, release=True, now=story.now + after)
+        story.slot_table.on_offload_failed(slot, of, release=True, now=story.now + after)
 
     assert straggler(story, slot, story.now + 1) == "release"
     assert offloads(story) == [True]
     assert straggler(story, slot, story.now + 1.1) is None, "the request was sent already"
     failed(1.1)
-    assert offload(story.fleet, slot) is None, "the board was read before the failure"
+    assert offload(story.slot_table, slot) is None, "the board was read before the failure"
     assert straggler(story, slot, story.now + 1.1 + RETRY - 0.1) is None
     assert straggler(story, slot, story.now + 1.2 + RETRY) == "release"
     assert offloads(story) == [True]
@@ -67,7 +67,7 @@ def test_failed_release_is_repeated_after_a_pause():
     assert straggler(story, slot, story.now + 60) is None, "the failed request was about another claim"
     failed(60)
     assert straggler(story, slot, story.now + 60.1) is None
-    story.fleet.on_gates_changed(story.now + 60.2)
+    story.slot_table.on_gates_changed(story.now + 60.2)
     assert straggler(story, slot, story.now + 60.2) == "release", "a changed pause or limit applies at once"
 
 
@@ -81,37 +81,37 @@ def test_claim_without_unstarted_jobs_is_not_released_but_earlier_outcomes_are_w
     assert straggler(story, slot, story.now + 1, others=False, earlier=True) == "flush"
     assert offloads(story) == [False]
     assert straggler(story, slot, story.now + 60, others=False, earlier=True) is None
-    story.fleet.on_gates_changed(story.now + 60)
+    story.slot_table.on_gates_changed(story.now + 60)
     assert straggler(story, slot, story.now + 60, others=False) is None
 
 
 def test_unstarted_jobs_are_released_later_under_load_while_no_worker_is_idle():
     story = Story(claim_window=0.05).up()
     slot = story.runs(0)
-    base = story.fleet.limits.patience
+    base = story.slot_table.limits.patience
 
     def late(after):
         return straggler(story, slot, story.now + after) == "release"
 
     assert (late(base * 0.99), late(base)) == (False, True)
-    story.fleet.on_load(smoothed_load(story.fleet.load, 6.0))
+    story.slot_table.on_load(smoothed_load(story.slot_table.load, 6.0))
     assert (late(base * 5.9), late(base * 6.1)) == (False, True)
-    story.fleet.on_load(smoothed_load(story.fleet.load, 1.0))
+    story.slot_table.on_load(smoothed_load(story.slot_table.load, 1.0))
     assert not late(base * 4.9), "a single sample must not change the load much"
-    story.fleet.on_load(smoothed_load(story.fleet.load, 600.0))
+    story.slot_table.on_load(smoothed_load(story.slot_table.load, 600.0))
     assert (late(LONGEST_PATIENCE * 0.99), late(LONGEST_PATIENCE)) == (False, True)
-    story.fleet.on_load(1.0)
+    story.slot_table.on_load(1.0)
     assert late(base), "an idle worker can run the released jobs"
-    story.fleet.on_load(smoothed_load(story.fleet.load, 6.0))
-    story.fleet.on_gates_changed(story.now)
+    story.slot_table.on_load(smoothed_load(story.slot_table.load, 6.0))
+    story.slot_table.on_gates_changed(story.now)
     assert late(0.0), "a changed pause or limit releases at any load"
 
 
 def test_outcomes_before_a_long_job_are_written_once_under_load():
     story = Story(claim_window=0.05).up()
     slot = story.runs(0)
-    base, begun = story.fleet.limits.patience, story.now
-    story.fleet.on_load(smoothed_load(story.fleet.load, 10.0))
+    base, begun = story.slot_table.limits.patience, story.now
+    story.slot_table.on_load(smoothed_load(story.slot_table.load, 10.0))
 
     def seen(after, *, unwritten=begun, earlier=False):
         return straggler(story, slot, begun + after, unwritten=unwritten, earlier=earlier)
@@ -123,9 +123,9 @@ def test_outcomes_before_a_long_job_are_written_once_under_load():
     assert offloads(story) == [False]
     assert slot.sent.flushed == (token, job)
     assert seen(base * 1.5) is None, "once is enough: no outcome is added while that job runs"
-    story.fleet.on_offload_failed(slot, token + 1, release=False, now=begun)
+    story.slot_table.on_offload_failed(slot, token + 1, release=False, now=begun)
     assert seen(base * 1.5) is None, "the failed request was about another claim"
-    story.fleet.on_offload_failed(slot, token, release=False, now=begun + base * 1.5 - RETRY)
+    story.slot_table.on_offload_failed(slot, token, release=False, now=begun + base * 1.5 - RETRY)
     assert seen(base * 1.49) is None, "a retry too soon may fail for the same reason"
     assert seen(base * 1.5) == "flush"
     assert offloads(story) == [False]

@@ -23,10 +23,10 @@ def test_kill_reaches_a_child_that_left_its_process_group_and_the_processes_left
 
     Without a signal to its own pid, such a child would have run its job indefinitely.
     """
-    slot = next(supervisor.fleet.workers())
+    slot = next(supervisor.slot_table.workers())
     with subprocess.Popen([sys.executable, "-c", _MOVES], process_group=0, stdout=subprocess.PIPE) as child:
         assert child.stdout.read(1) == b"x"
-        supervisor.fleet.on_fork(slot, pid=child.pid, incarnation=1, now=time.monotonic(), started=0, jitter=0.0)
+        supervisor.slot_table.on_fork(slot, pid=child.pid, incarnation=1, now=time.monotonic(), started=0, jitter=0.0)
         supervisor.children._signal(slot, signal.SIGKILL, group=True)
         try:
             assert child.wait(LIMIT) == -signal.SIGKILL

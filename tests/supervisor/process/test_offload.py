@@ -30,18 +30,18 @@ def supervisor():
     os.close(supervisor.control.fd)
 
 
-def spec(fleet, number, now):
+def spec(slot_table, number, now):
     """Return the slot of a worker that is READY but has no process."""
-    slot = list(fleet.workers())[number]
-    fleet.on_fork(slot, pid=number + 1, incarnation=number + 1, now=now, started=0, jitter=0.0)
-    fleet.on_message(slot, Ready(number + 1, 7), now)
+    slot = list(slot_table.workers())[number]
+    slot_table.on_fork(slot, pid=number + 1, incarnation=number + 1, now=now, started=0, jitter=0.0)
+    slot_table.on_message(slot, Ready(number + 1, 7), now)
     return slot
 
 
 def test_worker_under_load_keeps_its_jobs_until_another_worker_is_idle(supervisor, monkeypatch):
-    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
+    slot_table, boards, now = supervisor.slot_table, supervisor.boards, time.monotonic()
     offloader = supervisor.offloader
-    slots = [spec(fleet, number, now) for number in range(2)]
+    slots = [spec(slot_table, number, now) for number in range(2)]
     for slot in slots:
         boards[slot.number].set_idle(idle=False)
     boards[slots[0].number].begin_claim(9, 3)
@@ -49,19 +49,19 @@ def test_worker_under_load_keeps_its_jobs_until_another_worker_is_idle(superviso
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 8.0)
     offloader.hurry(now)
     offloader.step(now)
-    assert offload(fleet, slots[0]) is None, "under load, the job may only be waiting for a processor"
-    assert offloader.wake_at(now) <= now + fleet.limits.patience + 0.001, (
+    assert offload(slot_table, slots[0]) is None, "under load, the job may only be waiting for a processor"
+    assert offloader.wake_at(now) <= now + slot_table.limits.patience + 0.001, (
         "the load must not delay the next read of the boards"
     )
     boards[slots[1].number].set_idle(idle=True)
     offloader.step(offloader.wake_at(now))
-    assert offload(fleet, slots[0]) == Offload(slots[0], 9, release=True)
+    assert offload(slot_table, slots[0]) == Offload(slots[0], 9, release=True)
 
 
 def test_load_is_read_only_if_there_may_be_a_straggler(supervisor, monkeypatch):
-    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
+    slot_table, boards, now = supervisor.slot_table, supervisor.boards, time.monotonic()
     offloader = supervisor.offloader
-    slot = spec(fleet, 0, now)
+    slot = spec(slot_table, 0, now)
     board = boards[slot.number]
     board.set_idle(idle=False)
     board.begin_claim(9, 3)
@@ -72,17 +72,17 @@ def test_load_is_read_only_if_there_may_be_a_straggler(supervisor, monkeypatch):
     offloader.step(now)
     assert not looks, "reading the load while short jobs run costs a hundredth of a processor"
     offloader.hurry(now)
-    offloader.step(now + fleet.limits.patience)
+    offloader.step(now + slot_table.limits.patience)
     assert len(looks) == 1
 
 
 def test_outcome_does_not_wait_for_several_jobs_that_each_stay_below_the_limit(supervisor, monkeypatch):
-    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
+    slot_table, boards, now = supervisor.slot_table, supervisor.boards, time.monotonic()
     offloader = supervisor.offloader
-    patience = fleet.limits.patience
-    slot = next(iter(fleet.workers()))
-    fleet.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
-    fleet.on_message(slot, Ready(1, 7), now)
+    patience = slot_table.limits.patience
+    slot = next(iter(slot_table.workers()))
+    slot_table.on_fork(slot, pid=1, incarnation=1, now=now, started=0, jitter=0.0)
+    slot_table.on_message(slot, Ready(1, 7), now)
     board = boards[slot.number]
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 1.0)
     board.begin_claim(9, 3)
@@ -90,26 +90,26 @@ def test_outcome_does_not_wait_for_several_jobs_that_each_stay_below_the_limit(s
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 5, 1, 1, 5, 0, now + patience / 2, now + 60))
     offloader.hurry(now)
     offloader.step(now + patience)
-    assert offload(fleet, slot) is None, "the job has run for half the time"
+    assert offload(slot_table, slot) is None, "the job has run for half the time"
     due = offloader.wake_at(now)
     assert now + patience < due < now + patience * 1.25, "earlier than this job alone would be late"
     offloader.step(due)
-    assert offload(fleet, slot) == Offload(slot, 9, release=True)
+    assert offload(slot_table, slot) == Offload(slot, 9, release=True)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, 6, 1, 1, 5, 0, due, now + 60))
     offloader.hurry(due)
     offloader.step(due)
-    assert offload(fleet, slot) is None, "the next job has just started and may finish soon"
+    assert offload(slot_table, slot) is None, "the next job has just started and may finish soon"
     board.say_unwritten(0.0)
     offloader.hurry(due)
     offloader.step(due + patience / 2)
-    assert offload(fleet, slot) is None
+    assert offload(slot_table, slot) is None
     assert offloader.wake_at(now) == pytest.approx(due + patience), "outcomes that are written no longer count"
 
 
 def test_load_does_not_delay_writing_outcomes_of_this_and_the_earlier_claim(supervisor, monkeypatch):
-    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
+    slot_table, boards, now = supervisor.slot_table, supervisor.boards, time.monotonic()
     offloader = supervisor.offloader
-    slot = spec(fleet, 0, now)
+    slot = spec(slot_table, 0, now)
     board = boards[slot.number]
     board.set_idle(idle=False)
     board.outcomes.open(8)
@@ -118,14 +118,14 @@ def test_load_does_not_delay_writing_outcomes_of_this_and_the_earlier_claim(supe
     monkeypatch.setattr(procfs, "runnable_per_processor", lambda: 8.0)
     offloader.hurry(now)
     offloader.step(now)
-    assert offload(fleet, slot) is None
+    assert offload(slot_table, slot) is None
     offloader.step(offloader.wake_at(now))
-    assert offload(fleet, slot) == Offload(slot, 9, release=False)
+    assert offload(slot_table, slot) == Offload(slot, 9, release=False)
 
 
 def test_flush_writes_earlier_outcomes_and_leaves_later_ones_to_the_worker(supervisor, monkeypatch):
-    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
-    slot = spec(fleet, 0, now)
+    slot_table, boards, now = supervisor.slot_table, supervisor.boards, time.monotonic()
+    slot = spec(slot_table, 0, now)
     board, asked = boards[slot.number], []
     monkeypatch.setattr(
         supervisor.db,
@@ -171,8 +171,8 @@ def test_flush_writes_earlier_outcomes_and_leaves_later_ones_to_the_worker(super
 
 
 def test_offload_of_one_claim_does_not_write_outcomes_of_the_next_claim(supervisor, monkeypatch):
-    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic()
-    slot = spec(fleet, 0, now)
+    slot_table, boards, now = supervisor.slot_table, supervisor.boards, time.monotonic()
+    slot = spec(slot_table, 0, now)
     board, asked = boards[slot.number], []
     monkeypatch.setattr(supervisor.db, "ask", lambda name, *_: asked.append(name))
     board.begin_claim(9, 3)
@@ -203,8 +203,8 @@ def test_rejected_offload_is_retried_a_pause_after_the_rejection_not_after_the_r
 
     Counted from the request, the pause would have passed by then, so requests would follow each other without a pause.
     """
-    fleet, boards, now = supervisor.fleet, supervisor.boards, time.monotonic() - 60
-    slot = spec(fleet, 0, now)
+    slot_table, boards, now = supervisor.slot_table, supervisor.boards, time.monotonic() - 60
+    slot = spec(slot_table, 0, now)
     board, heard = boards[slot.number], []
     monkeypatch.setattr(supervisor.db, "ask", lambda _name, _given, answered, *_: heard.append(answered))
     board.begin_claim(9, 3)
@@ -214,7 +214,7 @@ def test_rejected_offload_is_retried_a_pause_after_the_rejection_not_after_the_r
     supervisor.offloader.do(Offload(slot, 9, release), now)
     before = time.monotonic()
     heard[0](None)
-    assert fleet.offload_failed_at >= before
+    assert slot_table.offload_failed_at >= before
 
 
 def test_runnable_processes_per_processor_are_at_least_one():

@@ -13,8 +13,8 @@ from jobherd.supervisor.database.connection import Link
 from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.child_kinds import UPLINK
 from jobherd.supervisor.policy.exits import death_of
-from jobherd.supervisor.policy.fleet import Fleet
 from jobherd.supervisor.policy.limits import Limits
+from jobherd.supervisor.policy.slot_table import SlotTable
 from jobherd.supervisor.uplink.events import (
     GatesChanged,
     HostRejected,
@@ -61,10 +61,10 @@ class Uplink:
 
 
 @pytest.fixture
-def fleet():
-    fleet = Fleet(Limits(workers=1, max_workers=1, has_uplink=True))
-    fleet.on_registered(1)
-    return fleet
+def slot_table():
+    slot_table = SlotTable(Limits(workers=1, max_workers=1, has_uplink=True))
+    slot_table.on_registered(1)
+    return slot_table
 
 
 @pytest.fixture
@@ -75,43 +75,43 @@ def uplink(tmp_path):
 
 
 @pytest.fixture
-def link(fleet, tmp_path):
+def link(slot_table, tmp_path):
     with selectors.DefaultSelector() as selector:
-        link = UplinkLink(fleet, selector, tmp_path)
+        link = UplinkLink(slot_table, selector, tmp_path)
         yield link
         link.close()
 
 
-def start(fleet, incarnation=1):
-    slot = next(slot for slot in fleet.slots if slot.kind is UPLINK)
-    fleet.on_fork(slot, pid=os.getpid(), incarnation=incarnation, now=1.0, started=0, jitter=0.0)
-    fleet.on_message(slot, Ready(incarnation, 0), 1.0)
+def start(slot_table, incarnation=1):
+    slot = next(slot for slot in slot_table.slots if slot.kind is UPLINK)
+    slot_table.on_fork(slot, pid=os.getpid(), incarnation=incarnation, now=1.0, started=0, jitter=0.0)
+    slot_table.on_message(slot, Ready(incarnation, 0), 1.0)
     return slot
 
 
-def connect(link, uplink, fleet, now=1.0):
-    start(fleet)
+def connect(link, uplink, slot_table, now=1.0):
+    start(slot_table)
     link.step(now)
     uplink.accept()
     return uplink.read()
 
 
-def test_link_connects_when_the_uplink_is_ready_and_lists_living_workers(link, uplink, fleet):
+def test_link_connects_when_the_uplink_is_ready_and_lists_living_workers(link, uplink, slot_table):
     link.step(1.0)
     assert (link.link, link.wake_at(1.0)) == (Link.AWAY, float("inf"))
-    fleet.on_fork(fleet.slots[0], pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
-    assert connect(link, uplink, fleet) == {"begin": {"session": "", "living": [7]}}
+    slot_table.on_fork(slot_table.slots[0], pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
+    assert connect(link, uplink, slot_table) == {"begin": {"session": "", "living": [7]}}
     assert (link.link, link.is_quiet) == (Link.UP, True)
 
 
-def test_link_lists_a_dead_worker_until_it_is_recovered(link, uplink, fleet):
-    worker = fleet.slots[0]
-    fleet.on_fork(worker, pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
+def test_link_lists_a_dead_worker_until_it_is_recovered(link, uplink, slot_table):
+    worker = slot_table.slots[0]
+    slot_table.on_fork(worker, pid=1, incarnation=7, now=1.0, started=0, jitter=0.0)
     work = CurrentWork(Phase.BOOTING)
-    fleet.on_exit(worker, death_of(fleet, worker, Exit(0, None), work=work, now=2.0, started=0, jitter=0.0))
-    fleet.on_fork(worker, pid=2, incarnation=8, now=3.0, started=0, jitter=0.0)
-    assert connect(link, uplink, fleet)["begin"]["living"] == [8, 7]
-    fleet.on_recovered(7, 4.0)
+    slot_table.on_exit(worker, death_of(slot_table, worker, Exit(0, None), work=work, now=2.0, started=0, jitter=0.0))
+    slot_table.on_fork(worker, pid=2, incarnation=8, now=3.0, started=0, jitter=0.0)
+    assert connect(link, uplink, slot_table)["begin"]["living"] == [8, 7]
+    slot_table.on_recovered(7, 4.0)
     uplink.end()
     link.step(5.0)
     link.step(6.0)
@@ -119,21 +119,21 @@ def test_link_lists_a_dead_worker_until_it_is_recovered(link, uplink, fleet):
     assert uplink.read()["begin"]["living"] == [8]
 
 
-def test_link_retries_an_uplink_that_does_not_listen_yet(link, fleet):
-    start(fleet)
+def test_link_retries_an_uplink_that_does_not_listen_yet(link, slot_table):
+    start(slot_table)
     link.step(1.0)
     assert link.link is Link.AWAY
     assert 1.0 < link.wake_at(1.0) < 2.0
 
 
-def test_request_made_while_the_link_connects_is_sent_on_the_new_connection(link, uplink, fleet):
+def test_request_made_while_the_link_connects_is_sent_on_the_new_connection(link, uplink, slot_table):
     answers = []
 
     def again(rows):
         answers.append(rows)
         link.ask("recover/requeue_rest", {}, answers.append)
 
-    start(fleet)
+    start(slot_table)
     link.ask("recover/terminate_child_sessions", {"incarnation": 2}, again)
     link.step(1.0)
     assert (link.link, answers) == (Link.UP, [None])
@@ -142,8 +142,8 @@ def test_request_made_while_the_link_connects_is_sent_on_the_new_connection(link
     assert uplink.read()["ask"] == "recover/requeue_rest", "the request was sent on this connection"
 
 
-def test_each_request_gets_its_own_answer_in_any_order(link, uplink, fleet):
-    connect(link, uplink, fleet)
+def test_each_request_gets_its_own_answer_in_any_order(link, uplink, slot_table):
+    connect(link, uplink, slot_table)
     answers = []
     link.ask("recover/requeue_child", {"supervisor": 1, "incarnation": 2}, lambda rows: answers.append(("one", rows)))
     link.ask("settle/settle_jobs", {"ids": [5], "delays": None}, lambda rows: answers.append(("two", rows)))
@@ -156,8 +156,8 @@ def test_each_request_gets_its_own_answer_in_any_order(link, uplink, fleet):
     assert link.is_quiet
 
 
-def test_permanent_rejection_calls_the_refused_callback_or_answers_none(link, uplink, fleet):
-    connect(link, uplink, fleet)
+def test_permanent_rejection_calls_the_refused_callback_or_answers_none(link, uplink, slot_table):
+    connect(link, uplink, slot_table)
     answers = []
     link.ask("settle/settle_jobs", {}, answers.append, lambda: answers.append("refused"))
     link.ask("settle/settle_jobs", {}, answers.append)
@@ -166,8 +166,8 @@ def test_permanent_rejection_calls_the_refused_callback_or_answers_none(link, up
     assert answers == ["refused", None]
 
 
-def test_dead_uplink_answers_none_and_the_next_one_gets_its_session(link, uplink, fleet):
-    connect(link, uplink, fleet)
+def test_dead_uplink_answers_none_and_the_next_one_gets_its_session(link, uplink, slot_table):
+    connect(link, uplink, slot_table)
     answers = []
     uplink.say({"event": "session", "connected": True, "session": "17"})
     link.step(2.0)
@@ -190,8 +190,8 @@ def test_request_without_an_uplink_is_answered_with_none_in_the_next_step(link):
     assert answers == [None]
 
 
-def test_long_request_is_sent_in_parts_and_lines_may_arrive_in_parts(link, uplink, fleet):
-    connect(link, uplink, fleet)
+def test_long_request_is_sent_in_parts_and_lines_may_arrive_in_parts(link, uplink, slot_table):
+    connect(link, uplink, slot_table)
     long = "x" * 3_000_000
     link.ask("settle/settle_jobs", {"results": [long]}, lambda rows: None)
     assert link._unsent, "the request must be longer than the socket's buffer"
@@ -229,12 +229,12 @@ def test_parse_ignores_unknown_and_invalid_lines(line):
     assert parse(line) is None
 
 
-def test_dead_worker_needs_recovery_and_a_dead_uplink_does_not(fleet):
+def test_dead_worker_needs_recovery_and_a_dead_uplink_does_not(slot_table):
     """At the end of a drain, no uplink is left to answer a request for recovery."""
-    slot = start(fleet, incarnation=2)
-    worker = fleet.slots[0]
-    fleet.on_fork(worker, pid=2, incarnation=3, now=1.0, started=0, jitter=0.0)
+    slot = start(slot_table, incarnation=2)
+    worker = slot_table.slots[0]
+    slot_table.on_fork(worker, pid=2, incarnation=3, now=1.0, started=0, jitter=0.0)
     for each in (slot, worker):
         work = CurrentWork(Phase.BOOTING)
-        fleet.on_exit(each, death_of(fleet, each, Exit(0, None), work=work, now=2.0, started=0, jitter=0.0))
-    assert fleet.unrecovered == {3}
+        slot_table.on_exit(each, death_of(slot_table, each, Exit(0, None), work=work, now=2.0, started=0, jitter=0.0))
+    assert slot_table.unrecovered == {3}

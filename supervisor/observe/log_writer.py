@@ -1,4 +1,4 @@
-"""Logs the messages that the fleet has recorded, and reports lines that the log has dropped."""
+"""Logs the messages that the slot table has collected, and counts the log lines that were dropped."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jobherd.supervisor.observe.log_stream import LogStream
-    from jobherd.supervisor.policy.fleet import Fleet
+    from jobherd.supervisor.policy.slot_table import SlotTable
 
 log = logging.getLogger("jobherd.supervisor")
 
 
-class FleetLog:
-    """Writes the fleet's messages once a turn."""
+class LogWriter:
+    """Writes the messages of the slot table to the log once a turn."""
 
-    def __init__(self, fleet: Fleet, log_stream: LogStream) -> None:
-        self._fleet = fleet
+    def __init__(self, slot_table: SlotTable, log_stream: LogStream) -> None:
+        self._slot_table = slot_table
         self._log_stream = log_stream
         self._reported = 0
         """Number of dropped log lines that were already reported."""
@@ -27,13 +27,13 @@ class FleetLog:
 
     def step(self, _now: float) -> None:
         """Write what has come since the last step, as far as the reader of the log takes it."""
-        fleet, stream = self._fleet, self._log_stream
+        slot_table, stream = self._slot_table, self._log_stream
         stream.flush()
         if stream.dropped > self._reported and not stream.waits:
             dropped = stream.dropped - self._reported
             log.warning("%d log lines were dropped because standard error was not read", dropped)
             self._reported = stream.dropped
-        notes, warnings, fleet.notes, fleet.warnings = fleet.notes, fleet.warnings, [], []
+        notes, warnings, slot_table.notes, slot_table.warnings = slot_table.notes, slot_table.warnings, [], []
         for note in notes:
             log.info("%s", note)
         for warning in warnings:

@@ -2,7 +2,7 @@
 
 The module makes no system call, reads no clock and decides nothing. The loop reports what happened
 and when (`on_message`, `on_exit`, `on_signal`); `plan` reads the facts and decides;
-`state_changes.apply` stores what was decided. So a test of any policy needs only a fleet and a number.
+`state_changes.apply` stores what was decided. So a test of any policy needs only a slot table and a number.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from jobherd.supervisor.policy.child_exit import REQUESTED
 from jobherd.supervisor.policy.child_kinds import GATEWAY, KINDS, MAINTENANCE
-from jobherd.supervisor.policy.fleet_state import LONG_AGO, FleetState
 from jobherd.supervisor.policy.run_state import AFTER_SIGNAL, ONE_REQUEST, RunState
 from jobherd.supervisor.policy.slot import ChildLimits, HeldClaim, Process, Seen, Sent, Slot, SlotEvent
+from jobherd.supervisor.policy.slot_table_state import LONG_AGO, SlotTableState
 from jobherd.workers.ipc import pipes
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jobherd.supervisor.policy.child_exit import Death, End
 
 
-class Fleet(FleetState):
+class SlotTable(SlotTableState):
     """The slots, and the methods that store what happened to them."""
 
     # -- the database

@@ -1,7 +1,7 @@
 """The state on which the supervisor decides: the slots of its children, and facts about the whole supervisor.
 
-`FleetState` has queries and no method that writes, so a policy that takes a `FleetState` changes nothing.
-`fleet.py` stores what is reported, and `state_changes.py` what was decided.
+`SlotTableState` has queries and no method that writes, so a policy that takes a `SlotTableState` changes nothing.
+`slot_table.py` stores what is reported, and `state_changes.py` what was decided.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LONG_AGO = float("-inf")
 
 
-class FleetState:
+class SlotTableState:
     """All slots, and the facts that concern the whole supervisor."""
 
     def __init__(self, limits: Limits) -> None:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.database.connection import DatabaseConnection, Link
-from jobherd.supervisor.database.identity import Neighbour, dead
+from jobherd.supervisor.database.dead_on_host import HostSupervisor, kill_children_of_dead_supervisors
 from jobherd.supervisor.database.server_clock import ServerClock
 from jobherd.supervisor.policy.child_kinds import MAINTENANCE
 from jobherd.workers.inspect.phrases import count
@@ -139,13 +139,13 @@ class Reclaim:
         if answer is None:
             self._at = now + AGAIN
             return
-        neighbours = [
-            Neighbour(int(row[0] or 0), int(row[1] or 0), int(row[2] or 0), _number(row[3]), _number(row[4]))
+        others = [
+            HostSupervisor(int(row[0] or 0), int(row[1] or 0), int(row[2] or 0), _number(row[3]), _number(row[4]))
             for row in answer
         ]
-        self._dead = dead(neighbours)
+        self._dead = kill_children_of_dead_supervisors(others)
         self.urgent = self.urgent or bool(self._dead)
-        ended = {each.supervisor for each in neighbours if not alive(each.pid, each.pid_started)}
+        ended = {each.supervisor for each in others if not alive(each.pid, each.pid_started)}
         if ended - set(self._dead):
             self._at = now + ENDING
 

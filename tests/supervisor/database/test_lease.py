@@ -16,10 +16,11 @@ import psycopg
 import pytest
 
 from jobherd import sql
-from jobherd.supervisor.database import identity
 from jobherd.supervisor.database.cancels import Cancels
 from jobherd.supervisor.database.connection import DatabaseConnection, Link
+from jobherd.supervisor.database.dead_on_host import HostSupervisor, kill_children_of_dead_supervisors
 from jobherd.supervisor.database.ended_children import EndedChildren
+from jobherd.supervisor.database.identity import identity
 from jobherd.supervisor.database.lease import ECHO_PATIENCE, Lease
 from jobherd.supervisor.database.notifications import Rejected
 from jobherd.supervisor.database.reclaim import Reclaim
@@ -46,7 +47,7 @@ class Parent:
         )
         self.slot_table, self.control = SlotTable(Limits()), ControlBlock()
         self.cancels = Cancels(self.db, self.slot_table)
-        self.reclaim = Reclaim(self.db, self.slot_table, identity.identity())
+        self.reclaim = Reclaim(self.db, self.slot_table, identity())
         self.ended_children = EndedChildren(self.db, self.slot_table)
         self.lease = Lease(
             self.db,
@@ -55,7 +56,7 @@ class Parent:
             cancels=self.cancels,
             reclaim=self.reclaim,
             ended_children=self.ended_children,
-            me=identity.identity(),
+            me=identity(),
             lease=LEASE,
         )
         self.heard = []
@@ -547,7 +548,7 @@ def test_jobs_of_a_dead_supervisor_on_the_same_host_are_reclaimed_at_once(databa
         number = queue.enqueue("a:b")
         child = queue.child()
         child.claim(1)
-        me = identity.identity()
+        me = identity()
         queue.run(
             "UPDATE jobherd.supervisors SET machine = %s, pid = %s, pid_started = %s WHERE id = %s",
             me.machine,
@@ -569,17 +570,18 @@ def test_children_of_a_dead_supervisor_are_killed_before_their_jobs_are_reclaime
         process_group=0 if group == "its own" else None,
     )
     orphan.stdout.readline()
-    row = identity.Neighbour(7, 2**22 + 1, 1, orphan.pid, started(orphan.pid))
-    assert identity.dead([row]) == []  # its child still ran and is being killed now
+    row = HostSupervisor(7, 2**22 + 1, 1, orphan.pid, started(orphan.pid))
+    assert kill_children_of_dead_supervisors([row]) == []  # its child still ran and is being killed now
     orphan.wait(LIMIT)
     orphan.stdout.close()
-    assert identity.dead([row]) == [7]
+    assert kill_children_of_dead_supervisors([row]) == [7]
 
 
 def test_living_supervisor_on_the_same_host_does_not_count_as_dead():
     me = os.getpid()
-    assert identity.dead([identity.Neighbour(7, me, started(me), None, None)]) == []
-    assert identity.dead([identity.Neighbour(7, me, (started(me) or 0) + 1, None, None)]) == [7]  # its pid was reused
+    assert kill_children_of_dead_supervisors([HostSupervisor(7, me, started(me), None, None)]) == []
+    reused = HostSupervisor(7, me, (started(me) or 0) + 1, None, None)
+    assert kill_children_of_dead_supervisors([reused]) == [7], "its pid was reused"
 
 
 def test_rejected_registration_is_retried_at_most_twice_a_second(database):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from jobherd.supervisor.crash.stack_request import ask_stacks
+from jobherd.supervisor.crash.stack_signal import signal_for_stacks
 from jobherd.workers.system import procfs
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ AFTER: Final = 0.25
 """Seconds that a job must have run before its size is read: short jobs cost no read of /proc."""
 
 
-class Questions(Protocol):
+class StackRequests(Protocol):
     """Other requests for stacks (`observe/sampler.py`)."""
 
-    def asks(self, number: int) -> bool:
+    def has_open_request(self, number: int) -> bool:
         """Return whether a request for the stacks of that slot's child is open."""
 
 
@@ -63,8 +63,8 @@ class _Size:
 class MemoryGrowth:
     """The sizes of all children with long-running jobs."""
 
-    def __init__(self, questions: Questions) -> None:
-        self._questions = questions
+    def __init__(self, requests: StackRequests) -> None:
+        self._requests = requests
         self._sizes: dict[int, _Size] = {}
 
     def begin(self, slot: Slot) -> None:
@@ -86,8 +86,8 @@ class MemoryGrowth:
         size.latest = rss
         if (
             rss >= max(size.asked_from + LEAST, size.asked_from * STEP)
-            and not self._questions.asks(slot.number)
-            and ask_stacks(slot.process.pid, board)
+            and not self._requests.has_open_request(slot.number)
+            and signal_for_stacks(slot.process.pid, board)
         ):
             size.asked_from, size.asked_at = rss, now
 

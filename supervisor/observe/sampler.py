@@ -1,10 +1,10 @@
 """Takes stacks of running jobs: one for a request, many for a profile.
 
-A child is asked by SIGUSR1. faulthandler answers in the signal handler, in C, with the current
-stacks. So a job in C code, or one that holds the interpreter lock, answers too, and only system
-calls are interrupted, which continue.
+The supervisor sends SIGUSR1 to the child. faulthandler writes the current stacks in the signal
+handler, in C. So a job in C code, or one that holds the interpreter lock, answers too, and only
+system calls are interrupted, which continue.
 
-The child writes to its status board; the supervisor reads that a few milliseconds later and never
+The child writes to its status board; the supervisor reads it a few milliseconds later and never
 waits. The kernel shows whether the child has finished writing: until then the signal is blocked in
 its main thread. The stacks only count if the child ran the same job of the same claim before and
 after.
@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from jobherd.supervisor.crash.stack_request import ask_stacks
+from jobherd.supervisor.crash.stack_signal import signal_for_stacks
 from jobherd.supervisor.database.fleet_commands import CommandRejected
-from jobherd.supervisor.observe.stack_question import MOST_STACKS, Question
+from jobherd.supervisor.observe.stack_request import MOST_STACKS, StackRequest
 from jobherd.workers.inspect.stacks import read
 from jobherd.workers.system.procfs import cpu_seconds
 from jobherd.workers.system.threads import blocks_sigusr1, describe_silence, describe_threads
 
 if TYPE_CHECKING:
     from jobherd.supervisor.database.fleet_commands import FleetCommand, FleetCommands
-    from jobherd.supervisor.observe.stack_question import Key
+    from jobherd.supervisor.observe.stack_request import Key
     from jobherd.supervisor.policy.slot import Slot
     from jobherd.supervisor.policy.slot_table import SlotTable
     from jobherd.workers.ipc.current_work import CurrentWork
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 NEVER: Final = float("inf")
 PATIENCE: Final = 2.0
-"""Seconds in which a child must have answered."""
+"""Seconds in which a child must write its stacks."""
 SOONEST: Final = 0.002
 """Seconds until a stack is usually available; doubled after each check, up to `LATEST`."""
 LATEST: Final = 0.02
-MOST_QUESTIONS: Final = 16
-"""Maximum number of open questions about all children: each answer costs the supervisor 0.1 ms."""
+MOST_REQUESTS: Final = 16
+"""Maximum number of open requests about all children: each answer costs the supervisor 0.1 ms."""
 LONGEST: Final = 300.0
 FASTEST: Final = 100
 
 
 class Sampler:
-    """All open questions.
+    """Takes the stacks for all open requests.
 
     `stack` and `profile` carry out the fleet commands of that name, and are answered later.
     """
@@ -53,13 +53,13 @@ class Sampler:
         self._boards = boards
         self._commands = commands
         self._host = host
-        self._questions: list[Question] = []
+        self._requests: list[StackRequest] = []
         self._asked: dict[int, tuple[float, float, CurrentWork]] = {}
         """By slot: when its child was asked, when to check for the answer, and its work then."""
         self._known: dict[bytes, list[Key]] = {}
         """Stacks parsed before: most samples of a long loop are equal."""
 
-    # -- questions
+    # -- requests
 
     def stack(self, command: FleetCommand, now: float) -> None:
         """Answer with the stacks of the process that runs a job. Raises CommandRejected.
@@ -67,9 +67,9 @@ class Sampler:
         The command's arguments are `job`, its id, and `child`, which holds it according to the
         database.
         """
-        question = self._question(command, now)
-        question.until = now + PATIENCE
-        self._begin(question)
+        request = self._new_request(command, now)
+        request.until = now + PATIENCE
+        self._begin(request)
 
     def profile(self, command: FleetCommand, now: float) -> None:
         """Answer with how often each stack was seen. Raises CommandRejected.
@@ -85,31 +85,31 @@ class Sampler:
             raise CommandRejected(
                 f"a profile takes up to {LONGEST:.0f} seconds, and a rate of up to {FASTEST} samples a second"
             )
-        question = self._question(command, now)
-        if any(other.every and other.slot is question.slot for other in self._questions):
-            raise CommandRejected(f"{question.slot.name} is being profiled already: wait until the profile has ended")
-        question.until, question.every = now + seconds, 1 / rate
-        question.processor = cpu_seconds(question.slot.process.pid)
-        self._begin(question)
+        request = self._new_request(command, now)
+        if any(other.every and other.slot is request.slot for other in self._requests):
+            raise CommandRejected(f"{request.slot.name} is being profiled already: wait until the profile has ended")
+        request.until, request.every = now + seconds, 1 / rate
+        request.processor = cpu_seconds(request.slot.process.pid)
+        self._begin(request)
 
-    def asks(self, number: int) -> bool:
-        """Return whether a question about the child of a slot is open.
+    def has_open_request(self, number: int) -> bool:
+        """Return whether a request about the child of a slot is open.
 
-        Its board then belongs to that question: another request would overwrite the answer.
+        Its board then belongs to that request: another signal would overwrite the answer.
         """
-        return any(question.slot.number == number for question in self._questions)
+        return any(request.slot.number == number for request in self._requests)
 
-    def _question(self, command: FleetCommand, now: float) -> Question:
+    def _new_request(self, command: FleetCommand, now: float) -> StackRequest:
         job = command.arguments.get("job")
         if not isinstance(job, int):
             raise CommandRejected(f"job: {job!r} is not a job id")
-        if len(self._questions) >= MOST_QUESTIONS:
+        if len(self._requests) >= MOST_REQUESTS:
             raise CommandRejected(
-                f"{len(self._questions)} stacks and profiles are being taken here at this moment: try again later"
+                f"{len(self._requests)} stacks and profiles are being taken here at this moment: try again later"
             )
         for slot, board, record in self._workers():
             if record.runs and (record.job == job or any(other.job == job for other in board.company(record))):
-                return Question(
+                return StackRequest(
                     command.id,
                     job,
                     self._host,
@@ -142,8 +142,8 @@ class Sampler:
             return f"runs {self._boards[slot.number].tally.policy(record.kind).name} #{record.job} now"
         return f"is {record.phase.name.lower()} now"
 
-    def _begin(self, question: Question) -> None:
-        self._questions.append(question)
+    def _begin(self, request: StackRequest) -> None:
+        self._requests.append(request)
         self._at = 0.0
 
     # -- answers
@@ -153,33 +153,33 @@ class Sampler:
         return self._at
 
     def step(self, now: float) -> None:
-        """Read answers, ask again, finish questions, as far as each is due."""
+        """Read stacks, send signals and finish requests, as far as each is due."""
         if now < self._at:
             return
         for number in list(self._asked):
             self._take(number, now)
-        for question in self._questions[:]:
-            self._end_if_over(question, now)
-        for question in self._questions:
-            if question.due <= now and question.slot.number not in self._asked:
-                self._ask(question, now)
-        if not self._questions:
+        for request in self._requests[:]:
+            self._end_if_over(request, now)
+        for request in self._requests:
+            if request.due <= now and request.slot.number not in self._asked:
+                self._send_signal(request, now)
+        if not self._requests:
             self._asked.clear()
             self._known.clear()
         self._at = min(
             (
                 *(again for _, again, _ in self._asked.values()),
-                *(question.due for question in self._questions if question.slot.number not in self._asked),
-                *(question.until for question in self._questions),
+                *(request.due for request in self._requests if request.slot.number not in self._asked),
+                *(request.until for request in self._requests),
             ),
             default=NEVER,
         )
 
-    def _ask(self, question: Question, now: float) -> None:
-        slot, board = question.slot, self._boards[question.slot.number]
+    def _send_signal(self, request: StackRequest, now: float) -> None:
+        slot, board = request.slot, self._boards[request.slot.number]
         record = board.now()
-        if record is None or not ask_stacks(slot.process.pid, board):
-            question.due = now + LATEST
+        if record is None or not signal_for_stacks(slot.process.pid, board):
+            request.due = now + LATEST
             return
         self._asked[slot.number] = (now, now + SOONEST, record)
 
@@ -197,17 +197,17 @@ class Sampler:
             return
         del self._asked[number]
         after = board.now()
-        for question in self._questions[:]:
-            if question.slot is not slot or question.due > asked or after is None:
+        for request in self._requests[:]:
+            if request.slot is not slot or request.due > asked or after is None:
                 continue
-            if not (_claim(record) == _claim(after) == _claim(question.now)):
+            if not (_claim(record) == _claim(after) == _claim(request.now)):
                 continue  # it has continued with another job; `_end_if_over` reports that
-            if question.every:
-                self._count(question, written, asked)
+            if request.every:
+                self._count(request, written, asked)
             else:
-                self._answer(question, question.stack(written, now), None)
+                self._answer(request, request.stack(written, now), None)
 
-    def _count(self, question: Question, written: bytes, asked: float) -> None:
+    def _count(self, request: StackRequest, written: bytes, asked: float) -> None:
         keys = self._known.get(written)
         if keys is None:
             keys = [
@@ -217,37 +217,37 @@ class Sampler:
             ]
             if len(self._known) < MOST_STACKS:
                 self._known[written] = keys
-        question.count(keys, asked)
+        request.count(keys, asked)
 
-    def _end_if_over(self, question: Question, now: float) -> None:
-        slot = question.slot
-        if not slot.alive or slot.process.incarnation != question.incarnation:
-            why = f"the process of job {question.job} ended"
+    def _end_if_over(self, request: StackRequest, now: float) -> None:
+        slot = request.slot
+        if not slot.alive or slot.process.incarnation != request.incarnation:
+            why = f"the process of job {request.job} ended"
         else:
             record = self._boards[slot.number].now()
-            if record is None or _claim(record) == _claim(question.now):
+            if record is None or _claim(record) == _claim(request.now):
                 why = ""
             else:
-                why = f"job {question.job} ended, and {slot.name} {self._doing(slot, record)}"
-        if not why and now < question.until:
+                why = f"job {request.job} ended, and {slot.name} {self._doing(slot, record)}"
+        if not why and now < request.until:
             return
-        if question.samples:
-            self._answer(question, question.profile(now, why), None)
+        if request.samples:
+            self._answer(request, request.profile(now, why), None)
         elif why:
-            self._answer(question, None, f"{why}: there is no stack of it any more")
-        elif question.every:
-            self._answer(question, None, describe_silence(slot.process.pid))
+            self._answer(request, None, f"{why}: there is no stack of it any more")
+        elif request.every:
+            self._answer(request, None, describe_silence(slot.process.pid))
         else:
             known = {
                 "threads": [],
                 "tasks": describe_threads(slot.process.pid),
                 "silent": describe_silence(slot.process.pid),
             }
-            self._answer(question, question.about(now) | known, None)
+            self._answer(request, request.about(now) | known, None)
 
-    def _answer(self, question: Question, answer: dict[str, Any] | None, error: str | None) -> None:
-        self._questions.remove(question)
-        self._commands.answer(question.command, answer, error=error)
+    def _answer(self, request: StackRequest, answer: dict[str, Any] | None, error: str | None) -> None:
+        self._requests.remove(request)
+        self._commands.answer(request.command, answer, error=error)
 
 
 def _claim(record: CurrentWork) -> tuple[bool, int, int, int]:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jobherd.supervisor.crash.revision import revision
-from jobherd.supervisor.crash.stack_request import ask_stacks
+from jobherd.supervisor.crash.stack_signal import signal_for_stacks
 from jobherd.supervisor.policy.actions import Dismiss, Fork, Interrupt, Kill, WakeChild
 from jobherd.supervisor.policy.child_exit import Exit
 from jobherd.supervisor.policy.exits import restart_at
@@ -189,7 +189,7 @@ class Children:
                     extra={"token": what.token},
                 )
             case Kill(slot, signum):
-                if signum is not signal.SIGKILL and ask_stacks(slot.process.pid, self._boards[slot.number]):
+                if signum is not signal.SIGKILL and signal_for_stacks(slot.process.pid, self._boards[slot.number]):
                     # its post-mortem needs the stacks, which cannot be read after its death
                     self.asked_for_stacks.add(slot.number)
                 log.warning(

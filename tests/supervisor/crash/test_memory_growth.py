@@ -32,15 +32,15 @@ class Place:
         self.slot = SlotTable(Limits(workers=1)).slots[0]
         self.slot.process.pid, self.slot.process.incarnation = 77, 1
         self.board = StatusBoard("test")
-        self.open_questions: set[int] = set()
+        self.open_requests: set[int] = set()
         self.growth = MemoryGrowth(self)
         self.asked = 0
         self.rss = 0
         monkeypatch.setattr(procfs, "rss", lambda pid: self.rss)
-        monkeypatch.setattr(memory_growth, "ask_stacks", self.answer)
+        monkeypatch.setattr(memory_growth, "signal_for_stacks", self.answer)
 
-    def asks(self, number: int) -> bool:
-        return number in self.open_questions
+    def has_open_request(self, number: int) -> bool:
+        return number in self.open_requests
 
     def answer(self, pid, board) -> bool:
         assert pid == 77
@@ -116,10 +116,10 @@ def test_child_that_was_never_ready_is_not_checked(place):
 
 
 def test_no_stacks_are_requested_while_another_stack_request_is_open(place):
-    place.open_questions.add(place.slot.number)
+    place.open_requests.add(place.slot.number)
     place.begin(100)
     assert place.look(900) == 0, "the answer belongs to the other request"
-    place.open_questions.clear()
+    place.open_requests.clear()
     assert place.look(900) == 1, "asked as soon as the other request has finished"
 
 

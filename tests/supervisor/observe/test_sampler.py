@@ -274,7 +274,7 @@ def test_profile_counts_samples_by_function(place):
     answer, _ = place.wait()
     assert answer["threads"], "a stack can be read during a profile"
     for part, least in (("long_part", 30), ("short_part", 10)):
-        place.until(lambda: seen_in(place.sampler._questions[0].counts, part) >= least)  # noqa: B023
+        place.until(lambda: seen_in(place.sampler._requests[0].counts, part) >= least)  # noqa: B023
         os.write(on, b".")
     profile, error = place.wait(2)
     assert error is None
@@ -324,7 +324,7 @@ def test_profile_ends_with_its_job_and_keeps_its_samples(place):
 
     place.start(ends)
     place.profile(seconds=60)
-    place.until(lambda: place.sampler._questions[0].samples)
+    place.until(lambda: place.sampler._requests[0].samples)
     os.write(go, b".")
     profile, _ = place.wait()
     assert profile["ended"] == "job 42 ended, and worker 0 is idle now"

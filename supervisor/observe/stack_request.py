@@ -1,4 +1,4 @@
-"""A request for the stacks of one running job, and its answer. Values only."""
+"""A request for the stack or profile of one running job, and how its answer is composed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ OTHER: Final = ("(other stacks)", ())
 
 
 @dataclass(slots=True)
-class Question:
-    """A request for the stacks of one running job."""
+class StackRequest:
+    """A request for the stack or profile of one running job."""
 
     command: int
     """Id of the fleet command."""
@@ -48,7 +48,7 @@ class Question:
     """Processor seconds that its process had used at the start."""
 
     def count(self, keys: list[Key], asked: float) -> None:
-        """Count one sample of a profile, which was asked for at that time."""
+        """Count one sample of a profile, for which the signal was sent at that time."""
         for key in keys:
             known = key if key in self.counts or len(self.counts) < MOST_STACKS else OTHER
             self.counts[known] = self.counts.get(known, 0) + 1
@@ -57,7 +57,7 @@ class Question:
         self.due = max(self.due + self.every, asked)
 
     def about(self, now: float) -> dict[str, Any]:
-        """Return the part of an answer that says which job and process it is about."""
+        """Return the part of an answer that names its job and process."""
         return {
             "job": self.job,
             "token": self.now.token,

@@ -1,4 +1,4 @@
-"""Asks a child for its stacks, which it writes to its status board."""
+"""Sends a child the signal at which it writes its stacks to its status board."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def ask_stacks(pid: int, board: StatusBoard) -> bool:
-    """Ask a child for its stacks, which it writes to its board; return whether it could be asked.
+def signal_for_stacks(pid: int, board: StatusBoard) -> bool:
+    """Signal a child to write its stacks to its status board; return False if it does not handle the signal.
 
     Args:
         pid: of a child of this supervisor that is not reaped.

@@ -25,11 +25,11 @@ from jobherd.supervisor.events.run_state_changes import RunStateChanges
 from jobherd.supervisor.events.signals import Signals
 from jobherd.supervisor.events.uplink import UplinkEvents
 from jobherd.supervisor.loop import Loop
-from jobherd.supervisor.observe.greeting import Greeting
 from jobherd.supervisor.observe.log_stream import LogStream
 from jobherd.supervisor.observe.log_writer import LogWriter
 from jobherd.supervisor.observe.loop_lag import LoopLag
 from jobherd.supervisor.observe.sampler import Sampler
+from jobherd.supervisor.observe.startup_log import StartupLog
 from jobherd.supervisor.observe.status_report import StatusReport
 from jobherd.supervisor.observe.systemd import ServiceManager
 from jobherd.supervisor.policy.limits import Limits
@@ -161,7 +161,7 @@ class RemoteSupervisor(Serving):
             after=(
                 wake_writer,
                 reload_answers,
-                Greeting(slot_table, boards, self.settings),
+                StartupLog(slot_table, boards, self.settings),
                 LogWriter(slot_table, log_stream),
                 status_report,
                 self.link,

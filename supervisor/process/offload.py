@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from jobherd.supervisor.crash.unwritten import outcomes_of
+from jobherd.supervisor.crash.unrecorded_outcomes import outcomes_of
 from jobherd.supervisor.policy.slot import HeldClaim, State
 from jobherd.supervisor.policy.stragglers import offload, patience, smoothed_load, straggler_at
 from jobherd.workers.job.finished import settlement

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from jobherd.supervisor.crash import orphans
 from jobherd.supervisor.crash.dead_child import DeadChild
 from jobherd.supervisor.crash.postmortem import examine
-from jobherd.supervisor.crash.unwritten import outcomes_of
+from jobherd.supervisor.crash.unrecorded_outcomes import outcomes_of
 from jobherd.supervisor.policy.child_exit import REQUESTED, End, Exit
 from jobherd.supervisor.policy.exits import death_of
 from jobherd.supervisor.policy.stop_sequence import Stage

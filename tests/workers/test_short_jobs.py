@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobherd.handlers._values.outcome import OK
-from jobherd.supervisor.crash.unwritten import finished_of
+from jobherd.supervisor.crash.unrecorded_outcomes import finished_of
 from jobherd.workers.ipc.current_work import Reason
 from jobherd.workers.ipc.pipes import EXIT_RECYCLE, EXIT_REQUESTED
 from jobherd.workers.process.state_guard import CLEAN

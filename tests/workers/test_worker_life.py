@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from jobherd import sql
-from jobherd.supervisor.crash.unwritten import finished_of
+from jobherd.supervisor.crash.unrecorded_outcomes import finished_of
 from jobherd.workers.claim import claimer
 from jobherd.workers.database.waiting import StopWaiting
 from jobherd.workers.database.wire import Wire

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from jobherd import sql
-from jobherd.supervisor.crash.unwritten import finished_of
+from jobherd.supervisor.crash.unrecorded_outcomes import finished_of
 from jobherd.workers import worker
 from jobherd.workers.claim import claimer
 from jobherd.workers.claim.scan_start import ScanStart

@@ -25,7 +25,7 @@ NAMED: Final = 8
 """Maximum number of kinds that are named."""
 
 
-class Greeting:
+class StartupLog:
     """Logs the lines once, when the first worker is READY."""
 
     def __init__(self, slot_table: SlotTable, boards: Sequence[StatusBoard], settings: LiveSettings) -> None:
@@ -42,11 +42,11 @@ class Greeting:
         """Log the lines if a worker has become READY for the first time."""
         if self._slot_table.ever_ready and not self._logged:
             self._logged = True
-            for line in greeting(self._settings.now, self._boards):
+            for line in startup_lines(self._settings.now, self._boards):
                 log.info("%s", line)
 
 
-def greeting(settings: Settings, boards: Sequence[StatusBoard]) -> list[str]:
+def startup_lines(settings: Settings, boards: Sequence[StatusBoard]) -> list[str]:
     """Return the lines.
 
     Args:

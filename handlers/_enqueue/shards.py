@@ -225,7 +225,7 @@ def _checked(shards: object) -> dict[str, str]:
             raise TypeError(message)
         for earlier in before:
             if earlier.endswith("*") and pattern.startswith(earlier[:-1]):
-                message = f"shards[{pattern!r}] is never used: {earlier!r} stands before it and matches the same queues"
+                message = f"shards[{pattern!r}] is never used: {earlier!r} is before it and matches the same queues"
                 raise ValueError(message)
         before.append(pattern)
     return dict(shards)

@@ -135,8 +135,8 @@ class Nowhere:
 
 
 NOWHERE = Nowhere(
-    "this job has no database beside it: transactions need a worker, or `jobherd.testing.inline` in a test",
-    "this job has no database beside it: durable steps need a worker, or `jobherd.testing.run` in a test",
+    "this job has no database: transactions need a worker, or `jobherd.testing.inline` in a test",
+    "this job has no database: durable steps need a worker, or `jobherd.testing.run` in a test",
     "this job has no database: give the results of nodes to `jobherd.testing.run_payload`, as inputs={...}",
 )
 TOGETHER = Nowhere(

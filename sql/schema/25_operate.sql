@@ -149,7 +149,7 @@ BEGIN
     SELECT s.host || '/' || s.pid INTO place FROM jobherd.supervisors s WHERE s.id = whom
        AND s.via IS NULL AND s.lease_until > clock_timestamp();
     IF place IS NULL THEN
-        RAISE EXCEPTION 'jobherd.send_fleet_command: supervisor % is not there: it has left, or its lease has lapsed',
+        RAISE EXCEPTION 'jobherd.send_fleet_command: supervisor % is not there: it has exited, or its lease has expired',
             coalesce(whom::text, 'null')
             USING ERRCODE = 'invalid_parameter_value', HINT = 'jobherd fleet lists those that are.';
     END IF;

@@ -159,7 +159,7 @@ def _run(argv: Sequence[str] | None) -> int:
     known = commands(given[0] if given else None)
     if given and given[0].startswith("--") and given[0] not in {"--help", "--version"}:
         flag = given[0].partition("=")[0]
-        parser_of({}).error(f"{flag} stands before the command: write it after the command")
+        parser_of({}).error(f"{flag} is before the command: write it after the command")
     if given and given[0] in known and known[given[0]].passes_on:
         given = _split(given, known[given[0]])
     arguments, unknown = parser_of(known).parse_known_args(given)

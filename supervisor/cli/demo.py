@@ -90,7 +90,7 @@ def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool])
     """
     start, told, before, same = time.monotonic(), False, frozenset[int](), 0
     while is_wanted():
-        alive = {supervisor["id"] for supervisor in at.rows("observe/list_supervisors") if not supervisor["lapsed"]}
+        alive = {supervisor["id"] for supervisor in at.rows("observe/list_supervisors") if not supervisor["expired"]}
         here = frozenset(
             child["id"]
             for child in at.rows("observe/list_children")

@@ -150,7 +150,7 @@ def _words(action: str, answer: Mapping[str, Any]) -> str:
         case "drain":
             running = answer.get("running", 0)
             return (
-                f"it drains; {running} {'job runs' if running == 1 else 'jobs run'}, and it leaves when no "
+                f"it drains; {running} {'job runs' if running == 1 else 'jobs run'}, and it exits when no "
                 "job runs any more"
             )
         case "reload":
@@ -173,7 +173,7 @@ def _list(arguments: argparse.Namespace) -> int:
     for supervisor in supervisors:
         _print(supervisor)
     remote_workers.print_orphans(orphans)
-    if not any(not supervisor["lapsed"] for supervisor in supervisors):
+    if not any(not supervisor["expired"] for supervisor in supervisors):
         print(paint("No supervisor holds a lease: nothing runs. Start one with `jobherd run`.", "red"))
     return ExitCode.DONE
 
@@ -182,7 +182,7 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
     """Ask each live supervisor for a new report; return whether a request was sent."""
     asked = []
     for supervisor in supervisors:
-        if not supervisor["lapsed"]:
+        if not supervisor["expired"]:
             wanted = {
                 "supervisor": supervisor["id"],
                 "name": "report",
@@ -206,7 +206,7 @@ def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
 
 def _print(supervisor: dict[str, Any]) -> None:
     facts = json.loads(supervisor["facts"]) if supervisor["facts"] else {}
-    if supervisor["lapsed"]:
+    if supervisor["expired"]:
         lease = paint(f"lease expired {show_span(supervisor['lease_left'])} ago", "red")
     else:
         lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"
@@ -220,7 +220,7 @@ def _print(supervisor: dict[str, Any]) -> None:
         remote_workers.print_table(supervisor["sessions"])
         print()
         return
-    run_state = facts.get("course", "?") + (", reloading" if facts.get("reloading") else "")
+    run_state = facts.get("run_state", "?") + (", reloading" if facts.get("reloading") else "")
     print(
         f"  {lease}; {plain(run_state)}, {count(facts.get('wanted', 0), 'worker', 'workers')} wanted; as of "
         f"{show_span(supervisor['facts_age'])} ago"

@@ -39,7 +39,7 @@ def _status(arguments: argparse.Namespace) -> int:
     for supervisor in supervisors:
         _print_supervisor(supervisor)
     remote_workers.print_orphans(orphans)
-    if not any(not supervisor["lapsed"] for supervisor in supervisors):
+    if not any(not supervisor["expired"] for supervisor in supervisors):
         print(paint("No supervisor holds a lease: nothing runs. Start one with `jobherd run`.", "red") + "\n")
     if queues:
         print_queues(queues)
@@ -51,7 +51,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _print_supervisor(supervisor: dict[str, Any]) -> None:
-    if supervisor["lapsed"]:
+    if supervisor["expired"]:
         lease = paint(f"lease expired {show_span(supervisor['lease_left'])} ago", "red")
     else:
         lease = f"lease renewed {show_span(supervisor['beat_age'])} ago, good for {show_span(supervisor['lease_left'])}"

@@ -7,7 +7,7 @@ of the loop, so that 64 of them never delay a wake-up. No decision depends on th
 
 The document has these keys. All times are durations in seconds up to `facts_at`:
 
-* `course`, `wanted`, `most`, `reloading`, `respawns`, `deaths` by cause, `reclaimed`, `beats`,
+* `run_state`, `wanted`, `most`, `reloading`, `respawns`, `deaths` by cause, `reclaimed`, `beats`,
   `queues`, `rss`, `cpu`
 * `leaving_for`: how long the current run state lasts; null while serving
 * `watched`: for how long these facts are still written each second
@@ -177,7 +177,7 @@ class FleetReport:
         slot_table = self._slot_table
         settings = self._settings.now
         return {
-            "course": slot_table.run_state.name.lower().replace("_", " "),
+            "run_state": slot_table.run_state.name.lower().replace("_", " "),
             "leaving_for": None if slot_table.run_state is RunState.SERVING else now - slot_table.state_since,
             "wanted": slot_table.wanted,
             "most": slot_table.limits.max_workers,

@@ -17,7 +17,7 @@ from tests.cli.rows import claim, past, remote_worker, send, supervisor
 from tests.cli.shell import jobherd
 
 FACTS = {
-    "course": "serving", "wanted": 2, "reloading": False,
+    "run_state": "serving", "wanted": 2, "reloading": False,
     "ends": [{"name": "worker 1", "ago": 30, "sentence": "Process 12 died of \x1b[31mSIGKILL (not sent by the supervisor)."}],
     "children": [
         {"name": "worker 0", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "held": 4, "restarts": 0,
@@ -43,7 +43,7 @@ def run(dsn, capsys, *words):
 
 
 def test_fleet_lists_the_status_reports_of_supervisors(database, capsys, hasty, monkeypatch):
-    number, silent, lapsed = supervisor(database), supervisor(database, host="beta"), supervisor(database, lease=-5)
+    number, silent, expired = supervisor(database), supervisor(database, host="beta"), supervisor(database, lease=-5)
     send(
         database,
         "UPDATE jobherd.supervisors SET facts = %s, facts_at = clock_timestamp() WHERE id = %s RETURNING 1",
@@ -64,7 +64,7 @@ def test_fleet_lists_the_status_reports_of_supervisors(database, capsys, hasty, 
     assert "\x1b[31mSIG" not in said, "text about a dead process must not change the colors of the screen"
     assert f"supervisor {silent} beta/77" in said
     assert "has not reported its child processes yet" in said
-    assert f"supervisor {lapsed}" in said
+    assert f"supervisor {expired}" in said
     assert re.search(r"lease expired [\d.]+ (s|min.*) ago", said)
     assert max(map(len, said.splitlines())) <= 140
     monkeypatch.setenv("COLUMNS", "80")
@@ -77,9 +77,9 @@ def test_fleet_lists_the_status_reports_of_supervisors(database, capsys, hasty, 
         (silent, "report"),
     ]
     code, said = run(database, capsys, "fleet", "--json")
-    assert [(row["id"], row["lapsed"]) for row in json.loads(said)] == [
+    assert [(row["id"], row["expired"]) for row in json.loads(said)] == [
         (number, False),
-        (lapsed, True),
+        (expired, True),
         (silent, False),
     ]
     assert json.loads(said)[0]["facts"]["children"][0]["job"] == 17
@@ -138,7 +138,7 @@ def test_fleet_command_for_a_remote_worker_is_rejected_with_what_to_do(database,
 
 def test_missing_supervisor_is_reported_once(database, capsys, hasty):
     code, said = run(database, capsys, "fleet", "drain", 99)
-    assert (code, said) == (1, "supervisor 99: is not there: it has left, or its lease has lapsed\n")
+    assert (code, said) == (1, "supervisor 99: is not there: it has exited, or its lease has expired\n")
 
 
 def test_fleet_command_requires_a_supervisor_id(database):

@@ -381,7 +381,7 @@ def test_status_shows_supervisors_and_the_jobs_of_their_workers(database):
     supervisor(database, host="omega", lease=-60)
     told = jobherd("status", "--json", dsn=database).json
     alpha, omega = told["supervisors"]
-    assert (alpha["host"], alpha["lapsed"], omega["lapsed"]) == ("alpha", False, True)
+    assert (alpha["host"], alpha["expired"], omega["expired"]) == ("alpha", False, True)
     assert [(each["running"], each["job"], each["job_kind"]) for each in alpha["children"]] == [(1, number, "a:b")]
     assert told["queues"][0]["running"] == 1
     page = jobherd("status", dsn=database)

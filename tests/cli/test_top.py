@@ -188,7 +188,7 @@ def look(*, rows: int = 30) -> Look:
         for more in ("", "_capped")
     }
     return Look(
-        supervisors=[{"id": n, "host": "h" * (n * 7), "pid": n, "version": "1", "up_for": 1e6, "lease_left": 3.0, "lapsed": n == 2, "facts_age": 5.0,
+        supervisors=[{"id": n, "host": "h" * (n * 7), "pid": n, "version": "1", "up_for": 1e6, "lease_left": 3.0, "expired": n == 2, "facts_age": 5.0,
                       "facts": {"children": [{"pid": 7, "cpu": 0.5, "rss": 2e9}] * n} if n < 3 else None} for n in (1, 2, 3)],
         children=[{"supervisor": 1, "kind": "worker", "job": n, "running": 1} for n in range(rows)],
         queues=[queue | {"queue": names[n % 4] + str(n)} for n in range(rows)],

@@ -311,7 +311,7 @@ def test_unreadable_argument_gets_a_one_line_error(words, said):
         (("purge",), "--state, --older-than are missing. See `jobherd purge --help`."),
         (
             ("--dsn=x", "jobs"),
-            "--dsn stands before the command: write it after the command. See `jobherd --help`.",
+            "--dsn is before the command: write it after the command. See `jobherd --help`.",
         ),
         (("enqueue",), "KIND is missing. See `jobherd enqueue --help`."),
         (("jobs", "--stat", "x"), "unknown option --stat: did you mean --state? See `jobherd jobs --help`."),

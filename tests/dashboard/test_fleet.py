@@ -20,7 +20,7 @@ from tests.dashboard.support import W01, finish
 from tests.support.patience import LIMIT
 
 FACTS = {
-    "course": "serving", "wanted": 2, "most": 64, "reloading": True, "queues": ["mail", "media"], "rss": 40_000_000, "watched": 0,
+    "run_state": "serving", "wanted": 2, "most": 64, "reloading": True, "queues": ["mail", "media"], "rss": 40_000_000, "watched": 0,
     "ends": [{"name": "worker 1", "pid": 12, "ago": 5400, "cause": "signal", "sentence": "Process 12 died of SIGKILL (not sent by the supervisor).", "job": 16}],
     "children": [
         {"name": "worker 0", "kind": "worker", "state": "computing", "pid": 11, "cpu": 0.98, "rss": 120_000_000, "jobs": 1203, "restarts": 0,
@@ -45,7 +45,7 @@ def test_page_without_supervisors_shows_how_to_start_one(page):
 
 
 def test_each_supervisor_is_shown_with_its_child_processes(page, database):
-    number, silent, lapsed = (
+    number, silent, expired = (
         supervisor(database),
         supervisor(database, host="beta"),
         supervisor(database, host="gamma", lease=-7200),
@@ -61,7 +61,7 @@ def test_each_supervisor_is_shown_with_its_child_processes(page, database):
         assert wanted in text, wanted
     assert text.count('value="drain"') == 2, "a supervisor with an expired lease must have no buttons"
     assert silent
-    assert lapsed
+    assert expired
 
 
 def test_remote_workers_are_shown_under_their_supervisor(page, database):
@@ -92,7 +92,7 @@ def test_remote_workers_are_shown_under_their_supervisor(page, database):
 
 
 def test_viewed_page_requests_a_report_only_from_supervisors_that_need_it(database):
-    number, lapsed = supervisor(database), supervisor(database, lease=-7)
+    number, expired = supervisor(database), supervisor(database, lease=-7)
 
     def look():
         async def asked():
@@ -115,7 +115,7 @@ def test_viewed_page_requests_a_report_only_from_supervisors_that_need_it(databa
     say(database, number, FACTS | {"watched": 9.0}, age=7.0)
     look()
     assert len(send(database, asked)) == 1
-    assert lapsed
+    assert expired
 
 
 def answering(dsn, answer, error):
@@ -140,9 +140,9 @@ def answering(dsn, answer, error):
 @pytest.mark.parametrize(
     ("order", "answer", "error", "said"),
     [
-        ("add", '{"workers": 3}', None, "starts a worker more; 3 workers are wanted now."),
-        ("remove", '{"workers": 1}', None, "lets a worker go; 1 worker is wanted now."),
-        ("drain", '{"workers": 2, "running": 1}', None, "leaves when what runs has ended."),
+        ("add", '{"workers": 3}', None, "starts one more worker; 3 workers are wanted now."),
+        ("remove", '{"workers": 1}', None, "stops one worker; 1 worker is wanted now."),
+        ("drain", '{"workers": 2, "running": 1}', None, "exits when its running jobs have ended."),
         ("remove", None, "it has no worker left", "refuses: it has no worker left."),
         ("reload", '{"problem": "the settings do not load"}', None, "reloads its code, but the settings do not load"),
     ],
@@ -202,7 +202,7 @@ def test_page_escapes_the_status_report_of_a_supervisor(page, database, text):
         number,
         {
             **FACTS,
-            "course": text,
+            "run_state": text,
             "queues": [text],
             "children": [odd, text, None, {}],
             "ends": [{"name": text, "sentence": text}, 7],

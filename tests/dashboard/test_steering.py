@@ -27,10 +27,10 @@ def test_fleet_page_updates_without_a_reload_and_its_buttons_work(tab: Tab, herd
     arrival.open()
     row.wait_for(state="detached")
     tab.get_by_role("button", name="Add a worker").click()
-    tab.get_by_text("starts a worker more; 3 workers are wanted now.").wait_for()
+    tab.get_by_text("starts one more worker; 3 workers are wanted now.").wait_for()
     tab.get_by_role("rowheader", name="worker 2").wait_for()
     tab.get_by_role("button", name="Remove a worker").click()
-    tab.get_by_text("lets a worker go; 2 workers are wanted now.").wait_for()
+    tab.get_by_text("stops one worker; 2 workers are wanted now.").wait_for()
     tab.get_by_role("rowheader", name="worker 2").wait_for(state="detached")
 
 

@@ -521,7 +521,7 @@ class Model:
                 job.cancelled = True
             elif n % 3 == 2 and child.registered and child.supervisor in self.supervisors:
                 self.move_orphans(0)  # reclaims earlier orphans
-                self.reclaim(self.supervisors.index(child.supervisor), lapsed=n // 6 % 2 == 0, kept=claim)
+                self.reclaim(self.supervisors.index(child.supervisor), expired=n // 6 % 2 == 0, kept=claim)
                 assert self.queue.orphans() == [], "its transaction may still commit"
                 self.seen["reclaimed around a transaction"] += 1
             done = self.said(child.id, claim.token, [job.id], "ok", ran=1.0, ago=0.0, keep=30)
@@ -823,7 +823,7 @@ class Model:
 
     def move_reclaim(self, n: int) -> None:
         """A supervisor is dead, and the other one reclaims its jobs."""
-        self.reclaim(n % 2, lapsed=n // 2 % 2 == 0)
+        self.reclaim(n % 2, expired=n // 2 % 2 == 0)
 
     def move_leave(self, n: int) -> None:
         """A supervisor exits. The jobs of its workers return to the queue."""
@@ -838,7 +838,7 @@ class Model:
             self.is_over(child)
         self.succeed(place, theirs)
 
-    def reclaim(self, place: int, *, lapsed: bool, kept: Claim | None = None) -> None:
+    def reclaim(self, place: int, *, expired: bool, kept: Claim | None = None) -> None:
         """Reclaim the jobs of the supervisor in that place.
 
         It is known to be dead, or its lease has expired. kept: a claim that a transaction holds.
@@ -846,14 +846,14 @@ class Model:
         dead, living = self.supervisors[place], self.supervisors[1 - place]
         theirs = [child for child in self.children if child.supervisor == dead and child.registered]
         lost = [(child, claim) for child in theirs for claim in child.claims if claim is not kept]
-        if lapsed:
+        if expired:
             self.queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s' WHERE id = %s", dead)
             for child in theirs:
                 self.move_claim_of(child)
         row = self.send(
             "recover/reclaim_supervisors",
             supervisor=living,
-            dead=[] if lapsed else [dead],
+            dead=[] if expired else [dead],
             lease=0.0,
             clock=None,
             patient=True,

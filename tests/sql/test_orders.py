@@ -145,7 +145,7 @@ def test_invalid_fleet_command_is_rejected_and_not_stored(queue, call, said):
 def test_supervisor_with_an_expired_lease_gets_no_fleet_commands(queue):
     supervisor = queue.supervisor()
     queue.run("UPDATE jobherd.supervisors SET lease_until = now() - interval '1 s'")
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="lapsed"):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="expired"):
         give(queue, supervisor)
 
 

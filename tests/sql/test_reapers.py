@@ -77,7 +77,7 @@ def actors(queue):
     actors.pool.shutdown()
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["known to be dead", "whose lease has lapsed"])
+@pytest.mark.parametrize("named", [True, False], ids=["known to be dead", "whose lease has expired"])
 def test_job_changed_by_many_at_once_is_in_one_table_and_counted_once(queue, actors, named):
     dice = random.Random(4)
     reapers = [queue.supervisor() for _ in range(3)]

@@ -244,7 +244,7 @@ def test_session_is_not_counted_as_a_supervisor(queue, gateway, session):
     claim = gateway.claim_one(session)
     assert [row["id"] for row in gateway.rows("observe/list_supervisors")] == [gateway.supervisor]
     assert [row["id"] for row in gateway.rows("observe/list_fleet", most=10)] == [gateway.supervisor]
-    fleet = {"supervisors": 1, "lapsed": 0, "versions": ["0"], "workers": 0, "remote": 1, "waiting": False}
+    fleet = {"supervisors": 1, "expired": 0, "versions": ["0"], "workers": 0, "remote": 1, "waiting": False}
     assert gateway.rows("doctor/show_fleet") == [fleet]
     expire(queue, session)
     assert gateway.rows("doctor/show_fleet") == [fleet | {"remote": 0}]
@@ -324,16 +324,16 @@ def test_two_gateways_that_renew_the_same_sessions_do_not_deadlock(queue, gatewa
 
 
 def test_find_settled_returns_settled_attempts_but_not_lost_ones(queue, gateway, session):
-    done, failed, again, lapsed, lost, running = queue.enqueue_many("a:b", 6)
+    done, failed, again, expired, lost, running = queue.enqueue_many("a:b", 6)
     tokens = {}
-    for job in (done, failed, again, lapsed, lost, running):
+    for job in (done, failed, again, expired, lost, running):
         claim = gateway.claim_one(session)
         assert claim.jobs == [job]
         tokens[job] = claim.token
     gateway.settle(session, tokens[done], [done])
     gateway.settle(session, tokens[failed], [failed], "failed", errors="e", codes="E")
     gateway.settle(session, tokens[again], [again], "retry", errors="e", codes="E", delays=60.0)
-    gateway.settle(session, tokens[lapsed], [lapsed], "retry", errors="e", codes="LEASE_EXPIRED", delays=60.0)
+    gateway.settle(session, tokens[expired], [expired], "retry", errors="e", codes="LEASE_EXPIRED", delays=60.0)
     queue.run(
         "SELECT jobherd.requeue(ARRAY[%s::bigint], ARRAY[%s::bigint], lost => true, message => 'm')",
         session.child,

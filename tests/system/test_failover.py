@@ -133,8 +133,8 @@ def test_commits_that_wait_for_an_absent_standby_cost_no_job_and_sessions_stay_f
                     fleet.wait_log(
                         "the database rejected a statement of the supervisor: lease/renew_lease", limit=LIMIT
                     )
-                lapsed = "SELECT bool_and(lease_until < clock_timestamp()) FROM jobherd.supervisors"
-                stage.wait(lambda: stage.call(lapsed), "the end of both leases", limit=LIMIT)
+                expired = "SELECT bool_and(lease_until < clock_timestamp()) FROM jobherd.supervisors"
+                stage.wait(lambda: stage.call(expired), "the end of both leases", limit=LIMIT)
                 # One session that commits and cannot be ended, and one that waits for it; a session
                 # that was just abandoned may still be counted.
                 stage.wait(

@@ -214,7 +214,7 @@ def test_nothing_is_done_twice_when_the_supervisor_loses_an_answer_after_the_com
     stage.run(
         "UPDATE jobherd.supervisors SET lease_until = clock_timestamp() - interval '1 minute' WHERE id = %s", dead.id
     )
-    lose(network, "lapsed AS")
+    lose(network, "removed AS")
     network.heal()
     network.wait_hit()
     assert stage.wait_state(taken, "retrying")["attempts"] == 1

@@ -69,8 +69,8 @@ def test_supervisor_executes_fleet_commands_and_reports_its_state(stage: Stage, 
     said = jobherd("fleet", "drain", number, 999, "--reason", "moving", dsn=stage.dsn)
     assert said.code == 1, said
     assert said.lines == [
-        f"supervisor {number}: it drains; 1 job runs, and it leaves when no job runs any more",
-        "supervisor 999: is not there: it has left, or its lease has lapsed",
+        f"supervisor {number}: it drains; 1 job runs, and it exits when no job runs any more",
+        "supervisor 999: is not there: it has exited, or its lease has expired",
     ]
     assert order("drain") == ({"workers": 1, "running": 1}, None), "a second drain does not speed up the first"
     assert order("add")[1] == "it is leaving already: nothing can be changed any more"

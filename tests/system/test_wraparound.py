@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SETTINGS = {"wal_level": "logical", "max_replication_slots": "1", "autovacuum_naptime": "1s"}
 LEASE = "6s"
-LAPSED = "SELECT count(*) FROM jobherd.supervisors WHERE lease_until < clock_timestamp()"
+EXPIRED = "SELECT count(*) FROM jobherd.supervisors WHERE lease_until < clock_timestamp()"
 FROZEN = "SELECT max(age(datfrozenxid)) <= (SELECT age(catalog_xmin) FROM pg_replication_slots) FROM pg_database"
 """Whether autovacuum has frozen everything that the slot allows.
 
@@ -129,7 +129,7 @@ def test_jobs_wait_while_the_server_has_no_transaction_ids_and_then_complete(tmp
             assert any("the server stops taking writes" in found["text"] for found in answer.json["findings"]), (
                 "checks that cannot run hide no finding"
             )
-            stage.wait(lambda: stage.call(LAPSED) == 2, "both leases to expire")
+            stage.wait(lambda: stage.call(EXPIRED) == 2, "both leases to expire")
             stage.wait(
                 lambda: cluster.log.read_bytes()[said:].count(b"not accepting commands") >= 20, "twenty refusals"
             )

@@ -47,13 +47,13 @@ GLANCE: Final = 0.1
 LONGEST: Final = 300
 """Characters of a reason."""
 ORDERS: Final = {
-    "drain": "drains: it claims nothing more, and leaves when what runs has ended",
-    "add": "starts a worker more",
-    "remove": "lets a worker go",
+    "drain": "drains: it claims nothing more, and exits when its running jobs have ended",
+    "add": "starts one more worker",
+    "remove": "stops one worker",
     "reload": "reloads: its workers are replaced one by one",
 }
 """The fleet commands of this page, and what the supervisor then does."""
-COURSES: Final = frozenset({"serving", "draining", "fast shutdown", "immediate shutdown"})
+RUN_STATES: Final = frozenset({"serving", "draining", "fast shutdown", "immediate shutdown"})
 STATES: Final = frozenset({"computing", "waiting", "idle", "booting", "leaving", "stopped", "resting"})
 QUIET: Final = frozenset({"requested", "recycled"})
 """Causes of an end that was requested."""
@@ -67,13 +67,13 @@ async def ask(db: Database, _argument: str = "") -> dict[str, Any]:
     supervisors = [supervisor(row, [one for one in sessions if one["via"] == row["id"]]) for row in rows]
     known = {one["id"] for one in supervisors}
     children = [
-        child for one in supervisors for child in one["children"] if child["kind"] == "worker" and not one["lapsed"]
+        child for one in supervisors for child in one["children"] if child["kind"] == "worker" and not one["expired"]
     ]
     busy = sum(child["state"] in {"computing", "waiting", "leaving"} and bool(child["job_kind"]) for child in children)
     return {
         "supervisors": supervisors,
-        "there": sum(not one["lapsed"] for one in supervisors),
-        "hosts": len({one["host"] for one in supervisors if not one["lapsed"]}),
+        "there": sum(not one["expired"] for one in supervisors),
+        "hosts": len({one["host"] for one in supervisors if not one["expired"]}),
         "workers": len(children),
         "busy": busy,
         "remote": sum(one["connected"] for one in sessions),
@@ -129,7 +129,7 @@ async def order(request: Request, form: Form) -> Done:
 
 
 async def _request_reports(db: Database, rows: list[Row]) -> None:
-    asked = [row["id"] for row in rows if not row["lapsed"] and _is_ending(document(row["facts"]), row["facts_age"])]
+    asked = [row["id"] for row in rows if not row["expired"] and _is_ending(document(row["facts"]), row["facts_age"])]
     if asked:
         try:
             await db.act("dashboard/request_reports", {"supervisors": asked, "seconds": WATCH})
@@ -150,17 +150,17 @@ def supervisor(row: Row, sessions: list[Row]) -> dict[str, Any]:
     age = row["facts_age"]
     children = [child(one) for one in listed(report.get("children"))]
     queues = report.get("queues")
-    run_state = known(report.get("course"), COURSES) or "serving"
+    run_state = known(report.get("run_state"), RUN_STATES) or "serving"
     return {
         "id": row["id"],
         "host": row["host"],
         "pid": row["pid"],
         "version": row["version"],
         "up": row["up_for"],
-        "lapsed": row["lapsed"],
+        "expired": row["expired"],
         "lease_left": row["lease_left"],
         "beat_age": row["beat_age"],
-        "state": "dead" if row["lapsed"] else run_state,
+        "state": "dead" if row["expired"] else run_state,
         "leaving": run_state != "serving",
         "reloading": report.get("reloading") is True,
         "known": bool(report),

@@ -254,7 +254,7 @@ class Resetter:
                     _log.info(
                         "record %d %s",
                         record,
-                        "was put back" if crashed else "was settled for its process",
+                        "was released" if crashed else "was settled for its process",
                         extra={"kind": kind},
                     )
 

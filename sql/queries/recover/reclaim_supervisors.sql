@@ -34,10 +34,10 @@ WITH expired AS MATERIALIZED (
                 AND pg_postmaster_start_time() NOT BETWEEN clock_timestamp() - make_interval(secs => %(lease)s::double precision)
                                                        AND clock_timestamp()))
        FOR UPDATE SKIP LOCKED
-), lapsed AS (
+), removed AS (
     DELETE FROM jobherd.supervisors s USING expired WHERE s.id = expired.id RETURNING s.id, s.host, s.via
 ), gone AS (
-    DELETE FROM jobherd.children c USING lapsed l WHERE c.supervisor = l.id
+    DELETE FROM jobherd.children c USING removed l WHERE c.supervisor = l.id
     RETURNING c.id, CASE WHEN l.via IS NULL THEN l.host || '/' || c.pid
                          ELSE concat_ws(' via ', l.host, (SELECT v.host FROM jobherd.supervisors v WHERE v.id = l.via)) END AS ran_on,
               l.via IS NOT NULL AS remote, c.transaction_pid, c.transaction_started
@@ -52,10 +52,10 @@ WITH expired AS MATERIALIZED (
 ), held AS (
     SELECT f.remote, array_agg(f.child) AS children, array_agg(f.token) AS tokens, array_agg(f.ran_on) AS ran_on FROM free f GROUP BY f.remote
 )
-SELECT (SELECT count(*) FROM lapsed WHERE via IS NULL) AS supervisors, count(b.id) AS jobs,
-       (SELECT string_agg(host, ', ') FROM lapsed) AS hosts, (SELECT count(*) FROM lapsed WHERE via IS NOT NULL) AS sessions
+SELECT (SELECT count(*) FROM removed WHERE via IS NULL) AS supervisors, count(b.id) AS jobs,
+       (SELECT string_agg(host, ', ') FROM removed) AS hosts, (SELECT count(*) FROM removed WHERE via IS NOT NULL) AS sessions
   FROM held h
   LEFT JOIN LATERAL jobherd.requeue(h.children, h.tokens, ran_on => h.ran_on, lost => true,
                                     message => CASE WHEN h.remote THEN 'its remote worker was lost' ELSE 'its supervisor was lost' END,
                                     detail => CASE WHEN h.remote THEN 'its remote worker was lost: the lease of its session expired'
-                                                   ELSE 'its supervisor was lost: the lease lapsed or the process died' END) AS b ON true
+                                                   ELSE 'its supervisor was lost: the lease expired or the process died' END) AS b ON true

@@ -28,11 +28,11 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
         holders = count(row["supervisors"], "supervisor holds a lease", "supervisors hold leases")
         text = f"{holders}, with {count(row['workers'], 'worker', 'workers')}{remote}"
         yield Finding("ok", "fleet", text)
-    if row["lapsed"] and row["supervisors"]:
+    if row["expired"] and row["supervisors"]:
         yield Finding(
             "note",
             "fleet",
-            f"{count(row['lapsed'], 'supervisor has', 'supervisors have')} an expired lease: other supervisors "
+            f"{count(row['expired'], 'supervisor has', 'supervisors have')} an expired lease: other supervisors "
             "reclaim the jobs",
             "nothing, unless it stays so",
         )

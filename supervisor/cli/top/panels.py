@@ -77,7 +77,7 @@ def _memory(row: Row) -> Cell:
 
 
 def _lease(row: Row) -> Cell:
-    if row["lapsed"]:
+    if row["expired"]:
         return f"expired {show_span(row['lease_left'])} ago", "red"
     return show_span(row["lease_left"]), ""
 

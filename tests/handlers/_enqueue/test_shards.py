@@ -289,7 +289,7 @@ def test_client_finds_a_job_while_another_database_is_unreachable(client, second
         ({"Mail": "dbname=x"}, "shards: 'Mail' is not a queue"),
         ({"*mail": "dbname=x"}, "is not a queue"),
         ({"*": None}, r"shards\['\*'\] must be the address of a database, not NoneType"),
-        ({"*": "dbname=x", "a": "dbname=y"}, r"shards\['a'\] is never used: '\*' stands before it"),
+        ({"*": "dbname=x", "a": "dbname=y"}, r"shards\['a'\] is never used: '\*' is before it"),
         ({"ma*": "dbname=x", "mail-*": "dbname=y"}, "is never used"),
     ],
 )

@@ -65,8 +65,8 @@ def test_demo_reports_missing_workers_and_continues_when_they_start(
     forge: Forge, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "PATIENCE", 0.0)
-    lapsed = supervisor(forge.dsn, lease=-60)
-    child(forge.dsn, lapsed)  # dead, but not yet reclaimed
+    expired = supervisor(forge.dsn, lease=-60)
+    child(forge.dsn, expired)  # dead, but not yet reclaimed
     looks = 0
 
     def is_wanted() -> bool:

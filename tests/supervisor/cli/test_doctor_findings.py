@@ -30,7 +30,7 @@ HOLDER = {
     "bytes": None,
     "active": True,
 }
-FLEET = {"supervisors": 1, "lapsed": 0, "versions": ["1"], "workers": 2, "remote": 0, "waiting": True}
+FLEET = {"supervisors": 1, "expired": 0, "versions": ["1"], "workers": 2, "remote": 0, "waiting": True}
 
 
 def weights(findings):
@@ -156,7 +156,7 @@ def test_invalid_index_is_found():
     ("changed", "expected"),
     [
         ({}, [("ok", "fleet")]), ({"supervisors": 0}, [("wrong", "fleet")]), ({"supervisors": 0, "waiting": False}, [("note", "fleet")]),
-        ({"workers": 0}, [("wrong", "fleet")]), ({"workers": 0, "remote": 1}, [("ok", "fleet")]), ({"lapsed": 1}, [("ok", "fleet"), ("note", "fleet")]),
+        ({"workers": 0}, [("wrong", "fleet")]), ({"workers": 0, "remote": 1}, [("ok", "fleet")]), ({"expired": 1}, [("ok", "fleet"), ("note", "fleet")]),
         ({"versions": ["1", "2"]}, [("ok", "fleet"), ("note", "fleet")]),
     ],
 )  # fmt: skip

@@ -282,10 +282,10 @@ def test_supervisor_registers_again_when_a_renewal_finds_no_registration(parent,
 def test_jobs_of_an_expired_supervisor_are_reclaimed_and_a_renewing_one_is_kept(parent, database):
     with Queue(database) as queue:
         number = queue.enqueue("a:b")
-        lapsed, beating = queue.child(), queue.supervisor()
-        lapsed.claim(1)
+        expired, beating = queue.child(), queue.supervisor()
+        expired.claim(1)
         queue.run(
-            "UPDATE jobherd.supervisors SET lease_until = now() - interval '1 hour' WHERE id = %s", lapsed.supervisor
+            "UPDATE jobherd.supervisors SET lease_until = now() - interval '1 hour' WHERE id = %s", expired.supervisor
         )
         # The tests' server and this session are younger than the default lease, so nothing would be reclaimed yet.
         parent.lease._lease = 0.5

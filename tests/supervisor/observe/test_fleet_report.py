@@ -119,7 +119,7 @@ def test_report_command_is_answered_after_the_report_is_written(scene):
     document = one.written()
     assert [child["name"] for child in document["children"]] == ["worker 0", "worker 1"]
     assert [child["held"] for child in document["children"]] == [0, 4], "jobs that are claimed but not started"
-    assert document["course"] == "serving"
+    assert document["run_state"] == "serving"
     assert (document["queues"], document["turns"], document["tiers"]) == (["mail"], True, [0])
     assert one.book.answers == {}, "answered before the report was written"
     one.post.letters[-1][2]([])

@@ -1,10 +1,10 @@
 """The command line: its command families, and what all commands have in common.
 
-Each family is one module with a tuple `COMMANDS`. To add a family, write its module and add its
-name and commands to `FAMILIES`. Only the requested family is imported, because a script that
-enqueues jobs one by one pays for each start. An expected error ends here as one sentence on
-standard error and an exit code (`codes.py`), never as a traceback. Only `run`, `work` and `bench`
-start a supervisor, and only `dashboard` serves HTTP.
+Each family is one module with a tuple `COMMANDS`. To add a family, write its module, add its name
+and commands to `FAMILIES`, and its commands to `GROUPS` (`usage.py`), which orders the help. Only the
+requested family is imported, because a script that enqueues jobs one by one pays for each start. An
+expected error ends here as one sentence on standard error and an exit code (`codes.py`), never as a
+traceback. Only `run`, `work` and `bench` start a supervisor, and only `dashboard` serves HTTP.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FAMILIES = {
     "bench": ("bench",),
     "forge": ("forge",),
 }
-"""The commands of each family. `GROUPS` (`usage.py`) has the order in which the help lists them."""
+"""The commands of each family."""
 WHERE_PRESENT = ("forge",)
 """Families that a build may leave out. They are loaded if their module exists."""
 

@@ -52,7 +52,7 @@ class DatabaseConnection:
         link: the state.
         failures: how many times in a row the database was lost or did not answer.
         trouble: the reason of the last loss or failure, without secrets.
-        barred: why the server accepts no writes, though it answers. The code that next writes
+        write_problem: why the server accepts no writes, though it answers. The code that next writes
             successfully clears this.
         notifications: payloads of notifications since the caller last took them. Any login of the
             database may have written them.
@@ -74,7 +74,7 @@ class DatabaseConnection:
         self.link = Link.AWAY
         self.failures = 0
         self.trouble = ""
-        self.barred = ""
+        self.write_problem = ""
         self.notifications: list[str] = []
         self.happened: list[Event] = []
         self._schema = schema
@@ -160,7 +160,7 @@ class DatabaseConnection:
     def lose(self, why: str, now: float) -> None:
         """Give up the session, and answer None to all requests. The next attempt follows a back-off."""
         self.trouble = why.strip().splitlines()[0] if why.strip() else "the connection was lost"
-        self.barred = ""  # the next server, or this one after its return, may accept writes
+        self.write_problem = ""  # the next server, or this one after its return, may accept writes
         self._connector.close()
         self.link = Link.AWAY
         self.failures += 1
@@ -255,8 +255,8 @@ class DatabaseConnection:
             return
         if reply.unfound:
             self.setup.set_timeouts()  # the rejected statement is sent again after it
-        self.barred = reply.barred or self.barred
-        if not self.barred:
+        self.write_problem = reply.write_problem or self.write_problem
+        if not self.write_problem:
             self.happened.append(Rejected(request.name, reply.text))
         if request.refused is not None and reply.permanent:
             request.refused()

@@ -46,7 +46,7 @@ class Connection(Requests, Protocol):
         """The reason of the last loss or failure, without secrets."""
 
     @property
-    def barred(self) -> str:
+    def write_problem(self) -> str:
         """Why the peer accepts no writes, though it answers."""
 
     @property
@@ -65,7 +65,7 @@ class Registration(Protocol):
     """The right of this supervisor to its jobs."""
 
     @property
-    def heard_back(self) -> bool:
+    def receives_notifications(self) -> bool:
         """Whether notifications arrive."""
 
     @property
@@ -73,7 +73,7 @@ class Registration(Protocol):
         """Number of jobs that were reclaimed from dead supervisors."""
 
     @property
-    def beats(self) -> int:
+    def renewals(self) -> int:
         """Number of renewals."""
 
     def change_lease(self, lease: float) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobherd.supervisor")
 
-BEATS: Final = 3
+RENEWALS_PER_LEASE: Final = 3
 """Renewals per lease: two may be lost before it expires."""
 AGAIN: Final = 0.5
 """Seconds before a rejected renewal is repeated.
@@ -78,8 +78,8 @@ class Lease:
         self._reclaim = reclaim
         self._ended_children = ended_children
         self._epoch = -1
-        self._asked = False
-        self._beat_at = 0.0
+        self._registering = False
+        self._renew_at = 0.0
         self._echo_by = float("inf")
         self._in_flight = False
         """The renewal whose echo is expected has no answer yet."""
@@ -89,9 +89,9 @@ class Lease:
         self._renewed_at = float("-inf")
         self._mute = False
         """The server's notification queue is full."""
-        self.heard_back = False
+        self.receives_notifications = False
         """The notification of the latest renewal arrived here."""
-        self.beats = 0
+        self.renewals = 0
 
     @property
     def reclaimed(self) -> int:
@@ -103,47 +103,48 @@ class Lease:
         if self._db.link is not Link.UP:
             return float("inf")
         if not self._slot_table.supervisor:
-            return self._beat_at  # everything else waits for the registration; `step` ignores it too
-        return self._echo_due() if self._unanswered else min(self._beat_due(), self._echo_due())
+            return self._renew_at  # everything else waits for the registration; `step` ignores it too
+        return self._echo_due() if self._unanswered else min(self._renewal_due(), self._echo_due())
 
     def step(self, now: float) -> None:
         """Register, renew, and check that notifications arrive, as far as each is due."""
         if self._db.link is not Link.UP:
-            self.heard_back = False
+            self.receives_notifications = False
             return
         if self._epoch != self._db.epoch:
             self._epoch = self._db.epoch
-            self._asked = False
+            self._registering = False
             self._connected(now)
-            self._beat_at, self._echo_by = now, float("inf")
+            self._renew_at, self._echo_by = now, float("inf")
         if not self._slot_table.supervisor:
-            if not self._asked and now >= self._beat_at:
+            if not self._registering and now >= self._renew_at:
                 self._register(now)
             return
         if self._db.setup.listen_error:
             # no echo can arrive, and the server would reject LISTEN in the next session too
-            self.heard_back, self._echo_by = False, float("inf")
+            self.receives_notifications, self._echo_by = False, float("inf")
         if now >= self._echo_due():
             self._echo_by = float("inf")
             if self._db.setup.pooled and self._renewed_at >= now - self._lease:
-                self.heard_back = False  # answers arrive, notifications do not, and the next session would be the same
+                # Answers arrive, notifications do not, and the next session would be the same.
+                self.receives_notifications = False
                 return
             self._db.lose("the session does not hear its own notifications", now)
             return
-        if now >= self._beat_due() and not self._unanswered:
-            self._beat(now)
+        if now >= self._renewal_due() and not self._unanswered:
+            self._renew(now)
 
     @property
     def underway(self) -> bool:
         """The registration was requested and has no answer yet."""
-        return self._asked
+        return self._registering
 
     def change_lease(self, lease: float) -> None:
         """Use this duration of the lease from the next renewal on, and renew now."""
         if lease != self._lease:
             self._lease = lease
             if self._slot_table.supervisor:
-                self._beat_at = min(self._beat_at, time.monotonic())
+                self._renew_at = min(self._renew_at, time.monotonic())
 
     def echoed(self, supervisor: str) -> bool:
         """That supervisor's renewal was notified; an own one proves that notifications arrive.
@@ -153,12 +154,12 @@ class Lease:
         """
         if supervisor != str(self._slot_table.supervisor):
             return False
-        before, self.heard_back = self.heard_back, True
+        before, self.receives_notifications = self.receives_notifications, True
         self._echo_by = float("inf")
         return not before
 
-    def _beat_due(self) -> float:
-        return 0.0 if self._reclaim.urgent else self._beat_at
+    def _renewal_due(self) -> float:
+        return 0.0 if self._reclaim.urgent else self._renew_at
 
     def _echo_due(self) -> float:
         return max(self._echo_by, self._db.answered_at + ECHO_PATIENCE) if self._in_flight else self._echo_by
@@ -166,8 +167,8 @@ class Lease:
     # -- requests
 
     def _register(self, now: float) -> None:
-        self._asked = True
-        self._beat_at = float("inf")  # until the answer, nothing is due
+        self._registering = True
+        self._renew_at = float("inf")  # until the answer, nothing is due
         me, asked = self._me, time.monotonic()
         self._db.ask(
             "lease/register_supervisor",
@@ -183,21 +184,21 @@ class Lease:
         )
 
     def _registered(self, answer: Answer, *, sent: float, asked: float) -> None:
-        self._asked = False
+        self._registering = False
         if not answer:
-            self._beat_at = sent + 0.5
+            self._renew_at = sent + 0.5
             return
         self._admitted(sent, after_a_gap=True)  # this start may come at the end of an outage for all supervisors
         number = int(answer[0][0] or 0)
         self._note_clock(answer[0][1], asked)
         self._slot_table.on_registered(number)
         self._set_deadline(sent + self._lease)
-        self._beat_at = sent + 0.2
+        self._renew_at = sent + 0.2
         self._reclaim.registered(sent)
         log.info("registered as supervisor %d", number, extra={"supervisor": number, "host": self._me.host})
 
-    def _beat(self, now: float) -> None:
-        self._beat_at, self._reclaim.urgent = now + self._lease / BEATS, False
+    def _renew(self, now: float) -> None:
+        self._renew_at, self._reclaim.urgent = now + self._lease / RENEWALS_PER_LEASE, False
         if self._echo_by == float("inf"):
             self._echo_by, self._in_flight = now + ECHO_PATIENCE, True
         number, asked, self._unanswered = self._slot_table.supervisor, time.monotonic(), True
@@ -217,11 +218,11 @@ class Lease:
             # Rejected, or the session is lost. The renewal notified nothing, so a missing echo
             # proves nothing.
             self._echo_by = float("inf")
-            self._beat_at = min(self._beat_at, sent + AGAIN)
+            self._renew_at = min(self._renew_at, sent + AGAIN)
             return
         # Another supervisor's last renewal may have been a third of the lease before this one's.
-        self._admitted(sent, after_a_gap=sent - self._renewed_at >= self._lease - self._lease / BEATS)
-        self.beats += 1
+        self._admitted(sent, after_a_gap=sent - self._renewed_at >= self._lease - self._lease / RENEWALS_PER_LEASE)
+        self.renewals += 1
         if answer:
             self._set_deadline(sent + self._lease)
             self._note_room(notified=answer[0][1] == "t")
@@ -230,7 +231,7 @@ class Lease:
             self._reclaim.reclaim(sent, clock=answer[0][3], lease=self._lease)
             return
         self._control.lease_deadline, self._slot_table.lease_deadline = 0.0, float("inf")
-        self._beat_at, self._echo_by = sent, float("inf")
+        self._renew_at, self._echo_by = sent, float("inf")
         self._slot_table.on_lease_lost(time.monotonic())
 
     def _set_deadline(self, deadline: float) -> None:
@@ -247,19 +248,19 @@ class Lease:
             after_a_gap: perhaps no supervisor could write. For example, the table was locked, or
                 commits waited for an unreachable standby.
         """
-        if self._db.barred or after_a_gap:
-            self._db.barred = ""
+        if self._db.write_problem or after_a_gap:
+            self._db.write_problem = ""
             self._connected(now)
         self._renewed_at = now
 
     def _connected(self, now: float) -> None:
         """There is a session (again), or one that accepts writes again."""
         self._reclaim.connected(now)
-        if self.beats:
+        if self.renewals:
             self._ended_children.connected(now)
 
     def _note_clock(self, clock: str | None, asked: float) -> None:
-        least = self._lease / (2 * BEATS)
+        least = self._lease / (2 * RENEWALS_PER_LEASE)
         self._reclaim.note_clock(float(clock or 0.0), asked=asked, now=time.monotonic(), least=least)
 
     def _note_room(self, *, notified: bool) -> None:
@@ -268,7 +269,7 @@ class Lease:
         Without room a renewal is not notified, so a missing echo proves nothing.
         """
         if not notified:
-            self._echo_by, self.heard_back = float("inf"), False
+            self._echo_by, self.receives_notifications = float("inf"), False
         if notified is not self._mute:
             return
         self._mute = not notified

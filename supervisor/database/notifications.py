@@ -24,7 +24,7 @@ class TableWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Renewal:
     """A supervisor has renewed its lease."""
 
     supervisor: str
@@ -52,7 +52,7 @@ class Command:
     supervisor: str
 
 
-Notification: TypeAlias = Work | TableWork | Beat | Due | Gates | Cancel | Command
+Notification: TypeAlias = Work | TableWork | Renewal | Due | Gates | Cancel | Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ _BARE: dict[str, Notification] = {"@due": Due(), "@pause": Gates(), "@cancel": C
 def parse(payload: str) -> Notification | None:
     """Return the parsed notification; None if this version does not know it.
 
-    >>> parse("mail"), parse("@beat:7"), parse("@refused:claim_jobs: anything")
-    (Work(queue='mail'), Beat(supervisor='7'), None)
+    >>> parse("mail"), parse("@renewal:7"), parse("@refused:claim_jobs: anything")
+    (Work(queue='mail'), Renewal(supervisor='7'), None)
     """
     if not payload.startswith("@"):
         return Work(payload)
@@ -85,8 +85,8 @@ def parse(payload: str) -> Notification | None:
     match name:
         case "@table" if colon:
             return TableWork()
-        case "@beat":
-            return Beat(rest)
+        case "@renewal":
+            return Renewal(rest)
         case "@order":
             return Command(rest)
     return _BARE.get(payload)

@@ -76,7 +76,7 @@ class Rejection:
     read_only: bool
     """The server accepts no writes."""
     ends_session: bool
-    barred: str
+    write_problem: str
     """Why the server accepts no writes for now, though it answers; "" if it does."""
 
     @classmethod
@@ -91,7 +91,7 @@ class Rejection:
             unfound=state in _UNFOUND,
             read_only=state == _READ_ONLY,
             ends_session=result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) != b"ERROR",
-            barred=f"it takes no writes: {words.decode(errors='replace')}" if by == NO_TRANSACTION else "",
+            write_problem=f"it takes no writes: {words.decode(errors='replace')}" if by == NO_TRANSACTION else "",
         )
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from jobherd.supervisor.database.connection import Link
 from jobherd.supervisor.database.notifications import (
-    Beat,
     Cancel,
     Command,
     Due,
     Gates,
     Pooler,
     Rejected,
+    Renewal,
     TableWork,
     Work,
     parse,
@@ -107,8 +107,8 @@ class DatabaseEvents:
 
     def _note_availability(self, now: float) -> None:
         db, slot_table = self._db, self._slot_table
-        before, up = slot_table.database_since is not None, db.link is Link.UP and not db.barred
-        trouble = db.barred or db.trouble
+        before, up = slot_table.database_since is not None, db.link is Link.UP and not db.write_problem
+        trouble = db.write_problem or db.trouble
         if up and not before:
             log.info("the database is there")
             slot_table.on_database_up(now)
@@ -171,7 +171,7 @@ class DatabaseEvents:
                     self._slot_table.request_wakeups()  # the woken worker finds out which table it is
                     self._control.bump()
                     continue
-                case Beat(supervisor):
+                case Renewal(supervisor):
                     self._lease.echoed(supervisor)
                 case Due():
                     self._slot_table.kinds_to_wake.add(MAINTENANCE)

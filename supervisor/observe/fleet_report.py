@@ -7,8 +7,8 @@ of the loop, so that 64 of them never delay a wake-up. No decision depends on th
 
 The document has these keys. All times are durations in seconds up to `facts_at`:
 
-* `run_state`, `wanted`, `most`, `reloading`, `respawns`, `deaths` by cause, `reclaimed`, `beats`,
-  `queues`, `rss`, `cpu`
+* `run_state`, `wanted`, `most`, `reloading`, `respawns`, `deaths` by cause, `reclaimed`,
+  `renewals`, `queues`, `rss`, `cpu`
 * `leaving_for`: how long the current run state lasts; null while serving
 * `watched`: for how long these facts are still written each second
 * `turns`: whether workers alternate between the queues; `tiers`: the tier of each queue
@@ -186,7 +186,7 @@ class FleetReport:
             "respawns": slot_table.respawns,
             "deaths": dict(slot_table.deaths),
             "reclaimed": self._lease.reclaimed,
-            "beats": self._lease.beats,
+            "renewals": self._lease.renewals,
             "queues": list(settings.served),
             "turns": settings.queue_order == "turns",
             "tiers": list(settings.tiers),

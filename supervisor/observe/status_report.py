@@ -135,7 +135,7 @@ class StatusReport:
         seen = (
             slot_table.run_state,
             up,
-            self._lease.heard_back,
+            self._lease.receives_notifications,
             [(slot.process.pid, slot.state) for slot in slot_table.alive()],
         )
         if now < self._at and seen == self._seen:
@@ -164,7 +164,7 @@ class StatusReport:
             "pid": self._me.pid,
             "version": VERSION,
             "database": up,
-            "listening": up and self._lease.heard_back,
+            "listening": up and self._lease.receives_notifications,
             "polling": up and self._db.polls,
             "draining": slot_table.run_state is not RunState.SERVING,
             "lease_until": self._control.lease_deadline,
@@ -172,7 +172,7 @@ class StatusReport:
             "deaths": dict(slot_table.deaths),
             "respawns": slot_table.respawns,
             "reclaimed": self._lease.reclaimed,
-            "beats": self._lease.beats,
+            "renewals": self._lease.renewals,
             "started": self._started,
             "settled": self._settled,
             "timeouts": self._timeouts,
@@ -200,7 +200,7 @@ class StatusReport:
         """Return the state of the supervisor and its children in lines, for the log."""
         slot_table, up = self._slot_table, self._slot_table.database_since is not None
         peer = self._db.peer
-        there = f"the {peer} is there" if up else f"no {peer}: {self._db.barred or self._db.trouble}"
+        there = f"the {peer} is there" if up else f"no {peer}: {self._db.write_problem or self._db.trouble}"
         wanted = count(slot_table.wanted, "worker", "workers")
         lines = [f"{slot_table.run_state.name.lower()}, supervisor {slot_table.supervisor}, {wanted} wanted, {there}"]
         for slot in slot_table.alive():

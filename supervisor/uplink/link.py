@@ -45,10 +45,10 @@ class UplinkLink:
     """
 
     peer: Final = "gateway"
-    barred: Final = ""
+    write_problem: Final = ""
     polls: Final = False
     reclaimed: Final = 0
-    beats: Final = 0
+    renewals: Final = 0
 
     def __init__(self, slot_table: SlotTable, selector: selectors.BaseSelector, folder: Path) -> None:
         self.link = Link.AWAY
@@ -68,7 +68,7 @@ class UplinkLink:
         self._again_at = 0.0
 
     @property
-    def heard_back(self) -> bool:
+    def receives_notifications(self) -> bool:
         """Whether the gateway can notify this supervisor."""
         return self.connected
 

@@ -57,7 +57,7 @@ DOCUMENTS = (
     '{"__proto__": {"x": 1}, "constructor": 2}', '{"job": 1}', '{"self": 1}', '{"value": 1, "how": 5}', '{"n": "seven"}', '{"n": 1e3}', '{"n": true}', '{"n": null}',
 )  # fmt: skip
 NAMES = (
-    "os.system", "../../x", "a;drop table", "<script>", "x" * 10_000, "", " ", "UPPER", "a\0b", "\ud800", "*", "@beat:1", "hostile:says ", "é", "a" * 64, "%s", "jobs:webhook",
+    "os.system", "../../x", "a;drop table", "<script>", "x" * 10_000, "", " ", "UPPER", "a\0b", "\ud800", "*", "@renewal:1", "hostile:says ", "é", "a" * 64, "%s", "jobs:webhook",
 )  # fmt: skip
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"priority": 2**31}, {"priority": -(2**15)}, {"priority": 1.5}, {"priority": True}, {"max_attempts": 0}, {"max_attempts": 10**12}, {"delay": math.inf},

@@ -245,7 +245,7 @@ def test_nothing_is_done_twice_when_the_supervisor_loses_an_answer_after_the_com
 
     running = stage.enqueue("t:gate", '{"label": "running"}')
     arrival = gate.wait_arrival("running")
-    lose(network, "@beat:")
+    lose(network, "@renewal:")
     network.wait_hit(more_than=hits + 1)
     stage.wait(lambda: network.names() and fleet.said("the database is there")[-1], "the supervisor to reconnect")
     arrival.open("undisturbed")

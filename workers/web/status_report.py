@@ -54,7 +54,7 @@ class StatusReport:
     children: tuple[Child, ...] = ()
     deaths: Mapping[str, int] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    """The keys are those of `COUNTS`; `beats` counts lease renewals, `dropped` lost log lines."""
+    """The keys are those of `COUNTS`; `renewals` counts lease renewals, `dropped` lost log lines."""
     settled: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Outcomes that the supervisor wrote for jobs of dead processes: kind, outcome, number."""
     timeouts: Mapping[str, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class StatusReport:
         return self.lease_until - self.now if self.lease_until else 0.0
 
 
-COUNTS = ("respawns", "reclaimed", "released", "notifications", "wakes", "beats", "dropped")
+COUNTS = ("respawns", "reclaimed", "released", "notifications", "wakes", "renewals", "dropped")
 
 
 class StatusReader:
@@ -111,7 +111,7 @@ def understand(
 ) -> StatusReport:
     """Convert the published document to a `StatusReport`.
 
-    >>> understand({"listening": True, "beats": 3}, now=9.0, loop_at=8.5, lease_until=20.0, draining=False).loop_age
+    >>> understand({"listening": True, "renewals": 3}, now=9.0, loop_at=8.5, lease_until=20.0, draining=False).loop_age
     0.5
     """
     return StatusReport(

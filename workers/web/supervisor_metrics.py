@@ -56,7 +56,7 @@ class SupervisorMetrics:
             "jobherd_notifications", "Notifications received from the database.", value=counts["notifications"]
         )
         yield CounterMetricFamily("jobherd_wakes", "Workers woken to look for jobs.", value=counts["wakes"])
-        yield CounterMetricFamily("jobherd_lease_renewals", "Times the lease was renewed.", value=counts["beats"])
+        yield CounterMetricFamily("jobherd_lease_renewals", "Times the lease was renewed.", value=counts["renewals"])
         yield GaugeMetricFamily(
             "jobherd_lease_seconds",
             "Seconds until the lease may expire; below 0, it has expired.",

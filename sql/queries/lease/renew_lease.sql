@@ -3,13 +3,13 @@
 -- three times a lease, whatever the number of its child processes. It also checks for fleet commands: the
 -- notification of one may be lost. And it returns the time that leases are compared with: a supervisor that
 -- reclaims must know that the clock has not jumped.
-WITH beat AS (
+WITH renewed AS (
     UPDATE jobherd.supervisors
        SET lease_until = clock_timestamp() + make_interval(secs => %(lease)s::double precision), beat_at = clock_timestamp()
      WHERE id = %(supervisor)s
     RETURNING id
 )
-SELECT id, jobherd.notify('jobherd_jobs', '@beat:' || id) AS told,
-       EXISTS (SELECT FROM jobherd.fleet_commands o WHERE o.supervisor = beat.id AND o.taken_at IS NULL AND o.done_at IS NULL) AS ordered,
+SELECT id, jobherd.notify('jobherd_jobs', '@renewal:' || id) AS notified,
+       EXISTS (SELECT FROM jobherd.fleet_commands o WHERE o.supervisor = renewed.id AND o.taken_at IS NULL AND o.done_at IS NULL) AS has_commands,
        extract(epoch FROM clock_timestamp())::double precision AS now
-  FROM beat
+  FROM renewed

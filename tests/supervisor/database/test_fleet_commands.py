@@ -74,8 +74,8 @@ class Parent:
         self.lease.step(now)
         notes, self.db.notifications = self.db.notifications, []
         for note in notes:
-            if note.startswith("@beat:"):
-                self.lease.echoed(note.removeprefix("@beat:"))
+            if note.startswith("@renewal:"):
+                self.lease.echoed(note.removeprefix("@renewal:"))
             elif note.startswith("@order:") and not self.deaf:
                 self.commands.notified(note.removeprefix("@order:"))
         for renewed in self.lease.renewed:
@@ -95,7 +95,7 @@ class Parent:
 @pytest.fixture
 def parent(database):
     parent = Parent(database)
-    parent.until(lambda: parent.lease.heard_back)
+    parent.until(lambda: parent.lease.receives_notifications)
     yield parent
     parent.db.close()
 
@@ -137,9 +137,9 @@ def test_fleet_command_is_executed_once_and_answered(parent, queue):
 def test_fleet_command_without_a_notification_is_found_at_the_next_renewal(parent, queue):
     parent.deaf = True
     number = give(queue, parent, "echo")
-    before = parent.lease.beats
+    before = parent.lease.renewals
     parent.until(lambda: told(queue, number), ahead=5.1)
-    assert parent.lease.beats > before
+    assert parent.lease.renewals > before
 
 
 def test_rejected_unknown_and_failing_commands_are_answered_with_an_error(parent, queue):

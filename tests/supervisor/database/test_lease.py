@@ -71,8 +71,8 @@ class Parent:
         self.db.step(now)
         for note in self.db.notifications:
             self.heard.append(note)
-            if note.startswith("@beat:"):
-                self.lease.echoed(note.removeprefix("@beat:"))
+            if note.startswith("@renewal:"):
+                self.lease.echoed(note.removeprefix("@renewal:"))
         self.db.notifications.clear()
         self.refused += [event.statement for event in self.db.happened if isinstance(event, Rejected)]
         self.db.happened.clear()
@@ -87,7 +87,7 @@ class Parent:
 @pytest.fixture
 def parent(database):
     parent = Parent(database)
-    parent.until(lambda: parent.lease.heard_back)
+    parent.until(lambda: parent.lease.receives_notifications)
     yield parent
     parent.db.close()
 
@@ -103,14 +103,14 @@ def leases(dsn):
 def test_supervisor_registers_and_renews_its_lease(parent, database):
     assert parent.slot_table.supervisor
     assert [(row[0], row[1]) for row in leases(database)] == [(parent.slot_table.supervisor, True)]
-    assert parent.lease.beats >= 1
+    assert parent.lease.renewals >= 1
 
 
 def test_lease_deadline_counts_from_when_the_renewal_was_sent(parent):
-    before = parent.lease.beats
+    before = parent.lease.renewals
     sent = time.monotonic() + 100
     parent.turn(sent)
-    parent.until(lambda: parent.lease.beats > before, ahead=100)
+    parent.until(lambda: parent.lease.renewals > before, ahead=100)
     assert sent + LEASE <= parent.control.lease_deadline <= time.monotonic() + 100 + LEASE
 
 
@@ -125,7 +125,7 @@ def test_session_that_receives_no_notifications_is_replaced(parent):
     parent.turn(time.monotonic() + later + ECHO_PATIENCE + 1)
     assert parent.db.link is not Link.UP
     assert "does not hear" in parent.db.trouble
-    parent.until(lambda: parent.db.epoch > epoch and parent.lease.heard_back, ahead=later + 10)
+    parent.until(lambda: parent.db.epoch > epoch and parent.lease.receives_notifications, ahead=later + 10)
 
 
 def test_jobs_of_a_dead_child_reappearing_after_failover_are_requeued(parent, database):
@@ -165,21 +165,21 @@ def test_unregistered_supervisor_waits_only_for_the_registration(parent, databas
 def test_slow_session_is_kept_while_answers_arrive(parent):
     """The renewal waits behind earlier requests for longer than a notification may take. A new session would be as slow."""
     parent.until(lambda: parent.db.is_quiet)
-    epoch, beats, answers = parent.db.epoch, parent.lease.beats, []
-    parent.lease.heard_back = False
+    epoch, renewals, answers = parent.db.epoch, parent.lease.renewals, []
+    parent.lease.receives_notifications = False
     for _ in range(5):
         parent.db.ask("maintenance/find_next_due", {}, answers.append)
     now = time.monotonic() + LEASE
     parent.turn(now)
     assert parent.lease._echo_by < float("inf"), "a renewal waits behind the other requests"
     seen, limit = 0, time.monotonic() + LIMIT
-    while not parent.lease.heard_back:
+    while not parent.lease.receives_notifications:
         assert time.monotonic() < limit
         if len(answers) > seen:  # one answer, or two that arrived together
             seen, now = len(answers), now + 0.7 * ECHO_PATIENCE
         parent.turn(now)
     assert parent.db.epoch == epoch
-    assert parent.lease.beats == beats + 1
+    assert parent.lease.renewals == renewals + 1
     assert None not in answers
 
 
@@ -189,20 +189,20 @@ def test_renewal_that_waits_for_a_lock_does_not_end_the_session(parent, database
     The server rejects each renewal when its lock timeout ends.
     """
     parent.until(lambda: parent.db.is_quiet)
-    epoch, beat = parent.db.epoch, "lease/renew_lease"
+    epoch, renewal = parent.db.epoch, "lease/renew_lease"
     with psycopg.connect(database) as stranger:
         stranger.execute("LOCK TABLE jobherd.supervisors IN EXCLUSIVE MODE")
         parent.lease.change_lease(3.0)  # a renewal is due every second, and each one waits for longer
         most = 0
         limit = time.monotonic() + LIMIT
-        while parent.refused.count("lease/renew_lease") < 2:
+        while parent.refused.count(renewal) < 2:
             assert time.monotonic() < limit
             parent.turn(time.monotonic())
-            most = max(most, [letter.name for letter in parent.db._exchange.queue].count(beat))
+            most = max(most, [letter.name for letter in parent.db._exchange.queue].count(renewal))
         assert (parent.db.link, parent.db.epoch) == (Link.UP, epoch), parent.db.trouble
         assert most <= 1, "renewals pile up in the queue"
-    parent.lease.heard_back = False
-    parent.until(lambda: parent.lease.heard_back)
+    parent.lease.receives_notifications = False
+    parent.until(lambda: parent.lease.receives_notifications)
     assert parent.db.epoch == epoch
 
 
@@ -210,16 +210,16 @@ def test_supervisor_registers_again_after_a_lost_answer_and_the_first_registrati
     with Network(database) as network:
         network.arm("parent", "INTO jobherd.supervisors", where="answered")
         parent = Parent(network.dsn)
-        parent.until(lambda: parent.lease.heard_back)
+        parent.until(lambda: parent.lease.receives_notifications)
         network.wait_hit()
         first, second = (row[0] for row in leases(database))
         assert parent.slot_table.supervisor == second
         with psycopg.connect(database, autocommit=True) as connection:
-            beaten = "SELECT beat_at FROM jobherd.supervisors ORDER BY id"
-            before, count = connection.execute(beaten).fetchall(), parent.lease.beats
+            renewed = "SELECT beat_at FROM jobherd.supervisors ORDER BY id"
+            before, count = connection.execute(renewed).fetchall(), parent.lease.renewals
             parent.until(lambda: parent.db.is_quiet)
-            parent.until(lambda: parent.lease.beats > count, ahead=LEASE)
-            after = connection.execute(beaten).fetchall()
+            parent.until(lambda: parent.lease.renewals > count, ahead=LEASE)
+            after = connection.execute(renewed).fetchall()
         assert (after[0] == before[0], after[1] > before[1]) == (True, True), (
             "the lease of the first registration is not renewed"
         )
@@ -230,16 +230,16 @@ def test_full_notification_queue_stops_neither_renewals_nor_the_session(parent, 
     """The full queue is simulated. PostgreSQL 17 can really fill it: tests/system/test_full_notifications.py."""
     caplog.set_level("INFO", "jobherd.supervisor")
     parent.until(lambda: parent.db.is_quiet)  # the time jumps: an open request would time out
-    epoch, beats = parent.db.epoch, parent.lease.beats
+    epoch, renewals = parent.db.epoch, parent.lease.renewals
     with psycopg.connect(database, autocommit=True) as connection:
         found = connection.execute("SELECT pg_get_functiondef('jobherd.notify(text, text)'::regprocedure)").fetchone()
         connection.execute(found[0].replace("< 0.9", "< 0"))
-        parent.until(lambda: parent.lease.beats > beats + 1, ahead=LEASE)
-        assert not parent.lease.heard_back
+        parent.until(lambda: parent.lease.renewals > renewals + 1, ahead=LEASE)
+        assert not parent.lease.receives_notifications
         assert parent.lease._echo_by == float("inf"), "no notification was sent, so the session must not wait for one"
         connection.execute(found[0])
         parent.until(lambda: parent.db.is_quiet, ahead=LEASE)
-        parent.until(lambda: parent.lease.heard_back, ahead=2 * LEASE)
+        parent.until(lambda: parent.lease.receives_notifications, ahead=2 * LEASE)
     assert parent.db.epoch == epoch
     assert [record.levelname for record in caplog.records if "notification queue" in record.message] == [
         "WARNING",
@@ -266,7 +266,7 @@ def test_session_without_its_backend_pid_is_replaced_even_after_a_pooled_session
     assert refused
     parent.turn(parent.lease._echo_by + 0.1)
     assert parent.db.link is not Link.UP, "the session does not listen, but was kept"
-    parent.until(lambda: parent.lease.heard_back, ahead=LEASE)
+    parent.until(lambda: parent.lease.receives_notifications, ahead=LEASE)
 
 
 def test_supervisor_registers_again_when_a_renewal_finds_no_registration(parent, database):
@@ -438,7 +438,7 @@ def test_every_supervisor_gets_a_whole_lease_after_the_servers_clock_jumps(paren
         parent.reclaim._clock._ahead = tuple(
             side - jump for side in parent.reclaim._clock._ahead
         )  # as if the latest renewal had been before the jump
-        parent.lease._beat_at = 0.0
+        parent.lease._renew_at = 0.0
         parent.until(lambda: parent.lease.reclaimed == 1)
         assert asked[0] == (False, 0), "a supervisor that renewed before the jump may be alive"
         assert asked[-1][0]
@@ -467,7 +467,7 @@ def test_clock_jump_before_the_first_renewal_is_detected(database, caplog):
     parent.db.ask = noting
     try:
         parent.until(lambda: parent.slot_table.supervisor)
-        assert parent.lease.beats == 0
+        assert parent.lease.renewals == 0
         parent.reclaim._clock._ahead = tuple(side - 3600.0 for side in parent.reclaim._clock._ahead)
         parent.until(lambda: asked)
     finally:
@@ -481,7 +481,7 @@ def test_server_clock_is_read_exactly_when_extra_float_digits_is_low(database):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET extra_float_digits = '-14'")
     parent = Parent(database)
-    parent.until(lambda: parent.lease.heard_back and parent.db.is_quiet)
+    parent.until(lambda: parent.lease.receives_notifications and parent.db.is_quiet)
     assert parent.reclaim._clock._ahead[0] + time.monotonic() == pytest.approx(time.time(), abs=LIMIT)
     parent.db.close()
 
@@ -512,8 +512,8 @@ def test_clock_jump_between_renewal_and_reclaim_reclaims_no_living_supervisor(pa
         parent.lease._lease = 0.5  # the tests' server is younger than the default lease
         parent.reclaim._open_since = float("-inf")  # and the supervisor has renewed for as long
         parent.lease._renewed_at = time.monotonic()  # a busy machine must not count as a gap
-        parent.lease._beat(time.monotonic())
-        parent.lease._beat_at = float("inf")  # exactly one renewal, however long its answers take
+        parent.lease._renew(time.monotonic())
+        parent.lease._renew_at = float("inf")  # exactly one renewal, however long its answers take
         parent.until(lambda: seen and parent.db.is_quiet)
         assert seen == [True]
         assert parent.lease.reclaimed == taken
@@ -533,11 +533,11 @@ def test_rejected_renewal_is_retried_soon_and_no_notification_is_expected(parent
     The regular renewal, a third of the lease later, may be rejected too.
     """
     now = time.monotonic()
-    parent.lease._beat(now)
+    parent.lease._renew(now)
     assert parent.lease._echo_by <= now + ECHO_PATIENCE
     parent.lease._renewed(None, parent.slot_table.supervisor, sent=now, asked=now)
     assert parent.lease._echo_by == float("inf")
-    assert parent.lease._beat_at <= now + 1.0
+    assert parent.lease._renew_at <= now + 1.0
 
 
 def test_jobs_of_a_dead_supervisor_on_the_same_host_are_reclaimed_at_once(database):

@@ -26,7 +26,7 @@ def test_coalesce_notifies_sets_how_many_notifications_wake_one_worker(superviso
         "@pooler",
         "@unknown",
         "@",
-        "@beat:",
+        "@renewal:",
         "@order:",
         "@due:now",
         "@cancel:\n",

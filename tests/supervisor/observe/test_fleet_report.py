@@ -67,7 +67,7 @@ class Scene:
             self.slot_table.on_fork(slot, pid=os.getpid(), incarnation=place + 1, now=self.now, started=0, jitter=0.0)
             self.slot_table.on_message(slot, Ready(1, 1), self.now)
             self.boards[place].set_idle(idle=True)
-        lease = SimpleNamespace(beats=0, reclaimed=0)
+        lease = SimpleNamespace(renewals=0, reclaimed=0)
         settings = LiveSettings(replace(Settings(), queues=("mail",), queue_order="turns"))
         self.facts = FleetReport(self.post, self.slot_table, lease, self.boards, commands=self.book, settings=settings)
 

@@ -86,19 +86,25 @@ def test_supervisor_has_not_started_before_a_child_process_was_ready():
         {
             "children": None,
             "deaths": None,
-            "beats": None,
+            "renewals": None,
             "started": None,
             "version": None,
             "settled": None,
             "timeouts": None,
         },
-        {"children": [None, 7, {}], "deaths": {"x": None}, "beats": "many", "listening": "yes", "respawns": math.inf},
+        {
+            "children": [None, 7, {}],
+            "deaths": {"x": None},
+            "renewals": "many",
+            "listening": "yes",
+            "respawns": math.inf,
+        },
     ],
 )
 def test_invalid_value_in_the_report_counts_as_missing(said):
     read = understand(said, now=1.0, loop_at=0.0, lease_until=0.0, draining=False)
     assert not read.listening
-    assert read.counts["beats"] == 0
+    assert read.counts["renewals"] == 0
     assert why_not_ready(read)
 
 

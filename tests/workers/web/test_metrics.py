@@ -253,7 +253,7 @@ def test_supervisor_report_is_shown():
                 "released": 6,
                 "notifications": 7,
                 "wakes": 8,
-                "beats": 9,
+                "renewals": 9,
                 "dropped": 10,
                 "late": {"0.05": 2, "+Inf": 1},
                 "late_seconds": 0.75,

@@ -120,7 +120,7 @@ def test_bench_drops_the_schema_of_a_killed_run_but_not_of_a_running_one(empty_d
 def test_drop_statement_rejects_any_other_schema(database):
     with (
         psycopg.connect(database, autocommit=True) as connection,
-        pytest.raises(psycopg.errors.RaiseException, match="no scratch schema"),
+        pytest.raises(psycopg.errors.RaiseException, match="is not a scratch schema"),
     ):
         connection.execute(sql.load("bench/drop_scratch"))
     assert send(database, "SELECT count(*) FROM jobherd.ready") == [(0,)]

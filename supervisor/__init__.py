@@ -1,17 +1,15 @@
-"""The supervisor: the parent process that decides, forks, wakes, kills, explains and replaces.
+"""The supervisor: the process that forks, wakes, stops and replaces the child processes.
 
-It runs no job and imports no handler.
+It runs no job and imports no handler. So nothing that a handler does can keep the supervisor from
+killing it. Invariants:
 
-Because no user code runs here, nothing that a handler does can stop the supervisor from ending it.
-Its laws:
-
-* One thread, always. A fork copies only the calling thread, so a lock held by another thread would
+* It has one thread. A fork copies only the calling thread, so a lock held by another thread would
   stay locked in the child.
-* No work in a signal handler. The handler writes a byte, the loop does the rest
+* A signal handler does no work. It writes a byte, and the loop does the rest
   (`process/signals.py`).
 * It never waits: not for the database (`database/connection.py` speaks libpq without blocking), not
   for a name server (a short-lived child resolves names), not for a full pipe.
-* Note, plan, do: `policy/` stores facts and plans actions without a system call or a clock.
+* Record, plan, act: `policy/` stores facts and plans actions without a system call or a clock.
   `loop.py` does everything else and decides nothing.
 
 How to read it: `policy/` (`child_kinds`, `slot`, `slot_table`, `limits`, `plan`), then `assembly.py`,

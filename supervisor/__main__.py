@@ -1,4 +1,4 @@
-"""The console script `jobherd`, and `python -m jobherd.supervisor`.
+"""Runs the command line: the console script `jobherd`, and `python -m jobherd.supervisor`.
 
 It sets up standard streams and signals first, then loads the command line, which takes a while.
 """

@@ -1,7 +1,7 @@
-"""Builds a supervisor: which part knows which, in one place. The loop turns, the parts act.
+"""Builds the supervisor of `jobherd run`: creates its parts and connects them.
 
-Parts know only parts that are built before them. What has to reach a part built earlier is a fact
-in the slot table, or an event that a component in `events/` takes.
+A part has references only to parts that are built before it. It reaches an earlier part through a
+fact in the slot table, or through an event that a component in `events/` processes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 class Supervisor(Serving):
-    """A supervisor and its parts."""
+    """The supervisor of `jobherd run`, with a database session."""
 
     def __init__(
         self,

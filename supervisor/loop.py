@@ -1,10 +1,10 @@
-"""The supervisor's loop: wait, note what happened, plan, do.
+"""Runs the supervisor's loop: wait, record what happened, plan, act.
 
 It decides nothing, and waits for nothing but the selector. The order within a turn is fixed:
 notifications, messages, and only then deaths. A child's last message may arrive in the same batch
 as its death, and a reaped child is forgotten.
 
-The loop knows its parts as components, in order. `assembly.py` builds them.
+The loop calls its parts as components, in order. `assembly.py` builds them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ still for seconds."""
 
 
 class Loop:
-    """The loop. `turn` runs one turn; `exit_code` is set once nothing is left to do.
+    """The supervisor's loop. `turn` runs one turn; `exit_code` is set once nothing is left to do.
 
     Args:
         slot_table: the slots of the children, and facts about the whole supervisor.

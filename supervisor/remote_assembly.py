@@ -1,4 +1,4 @@
-"""Builds the supervisor of `jobherd work`: the same parts, with an uplink in place of the database.
+"""Builds the supervisor of `jobherd work`, which has an uplink to a gateway in place of the database.
 
 It has no part that reads or writes the queue's tables: no lease, no notifications, no fleet commands, no report. The
 gateway has these for it.

@@ -1,6 +1,6 @@
-"""The life of a supervisor once it is built: serve until it is asked to stop, then leave.
+"""Runs a supervisor once it is built: serves until it must stop, then exits.
 
-It does not know where the jobs come from.
+It does not depend on where the jobs come from.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Serving:
     loop: Loop
 
     def run(self) -> int:
-        """Serve until asked to stop; return the exit code."""
+        """Serve until the supervisor must stop; return the exit code."""
         orphans.become_subreaper()
         self.signal_pipe.raises = False  # earlier signals are in the pipe
         with self.signal_pipe.handled():
@@ -60,5 +60,5 @@ class Serving:
             return code
 
     def leave(self) -> None:
-        """Give up the way to the queue."""
+        """Close the connection to the queue."""
         raise NotImplementedError

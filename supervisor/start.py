@@ -1,4 +1,4 @@
-"""Starts a supervisor in this process, and explains what the kernel rejects."""
+"""Starts a supervisor in this process, and explains errors of the kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RefusedError(Exception):
-    """The kernel refuses a resource that the supervisor needs. The text is shown to users."""
+    """The kernel rejects a resource that the supervisor needs. The text is shown to users."""
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
     signals: SignalPipe | None = None,
     log_stream: LogStream | None = None,
 ) -> int:
-    """Run a supervisor in this process until it is asked to stop.
+    """Run a supervisor in this process until a signal or command stops it.
 
     Args:
         settings: the settings.

@@ -16,7 +16,7 @@ How to read it, from the top:
 A payload or a result never passes between supervisor and child: the child reads and writes them in
 the database, so no pipe can fill up with them.
 
-Laws of a child: it exits by `os._exit` and never returns through the supervisor's frames. It closes
+Invariants of a child process: it exits by `os._exit` and never returns through the supervisor's frames. It closes
 what it inherited by file number only. It installs handlers for signals and never ignores one,
 because an ignored signal stays ignored in the programs that a job starts. When the wake pipe ends
 and the supervisor is gone, it stops at once.

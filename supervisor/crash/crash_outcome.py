@@ -1,4 +1,4 @@
-"""Decides the outcome of a job whose process died. No clock and no database: a table of cases."""
+"""Decides the outcome of a job whose process died, from values only: no clock, no database."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A dead child: what it held, what must be settled for it, and the progress of its recovery.
+"""Stores what a dead child held, composes the outcomes to record for it, and tracks its recovery.
 
-Values only; `recovery.py` sends the requests.
+It sends nothing: `recovery.py` sends the requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ cases."""
 
 
 class Step(Enum):
-    """The next step of a case."""
+    """The next step of a recovery."""
 
     BACKEND = "backend"
     SETTLE = "settle"
@@ -79,11 +79,11 @@ class DeadChild:
         return self.now.token
 
     def rest(self, now: float) -> None:
-        """The request was lost or rejected: repeat it after a back-off."""
+        """Repeat the request after a back-off: it was lost or rejected."""
         self.again_at = now + self.retries.next()
 
     def hurry(self) -> None:
-        """A request has succeeded, or the database is back: send the next one at once."""
+        """Send the next request at once: one has succeeded, or the database is back."""
         self.again_at = 0.0
         self.retries.reset()
 
@@ -111,7 +111,7 @@ class DeadChild:
             self.parts.append((self.token, entries))
 
     def split(self, part: tuple[int, list[Finished]]) -> None:
-        """The server permanently rejects the outcomes; their jobs must end all the same.
+        """Split a part that the server permanently rejects, so that its jobs end all the same.
 
         Settle job by job, then with a fixed text, then leave the job to others.
         """

@@ -1,8 +1,9 @@
 """Records the stacks of a job while its memory grows, for the case that the kernel kills it later.
 
-A process that ran out of memory can no longer report anything. So the sizes of processes with jobs
-that have run for a while are read, and one that has grown much is asked for its stacks. The answer
-stays on its status board, which outlives it. The module ends no process and decides nothing.
+A process that ran out of memory can no longer report anything. So the supervisor reads the sizes of
+processes whose job has run for 0.25 s, and signals a process that has grown much to write its
+stacks. They stay on its status board, which outlives it. This module ends no process and decides
+nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ if TYPE_CHECKING:
 
 LEAST: Final = 64 * 2**20
 STEP: Final = 1.25
-"""A process is asked for its stacks when it has grown by `LEAST` bytes and by the factor `STEP`
-since the last request or since its job began. A job that takes 2 GiB is asked about fifteen
-times."""
+"""A process must write its stacks when it has grown by `LEAST` bytes and by the factor `STEP`
+since the last signal or since its job began. A job that takes 2 GiB gets about fifteen signals."""
 AFTER: Final = 0.25
 """Seconds that a job must have run before its size is read: short jobs cost no read of /proc."""
 
 
 class StackRequests(Protocol):
-    """Other requests for stacks (`observe/sampler.py`)."""
+    """The open requests of users for stacks (`observe/sampler.py`)."""
 
     def has_open_request(self, number: int) -> bool:
         """Return whether a request for the stacks of that slot's child is open."""
@@ -57,18 +57,18 @@ class _Size:
     claim: tuple[int, int] = (0, 0)
     """Token and id of the job that was observed last."""
     asked_at: float = 0.0
-    """0: that job was not asked."""
+    """0: no stacks of that job were requested."""
 
 
 class MemoryGrowth:
-    """The sizes of all children with long-running jobs."""
+    """Reads the sizes of children with long-running jobs, and requests stacks of those that grow."""
 
     def __init__(self, requests: StackRequests) -> None:
         self._requests = requests
         self._sizes: dict[int, _Size] = {}
 
     def begin(self, slot: Slot) -> None:
-        """A child is READY and has run nothing yet.
+        """Read the size of a child that is READY and has run nothing yet.
 
         Growth of its first job is measured from here.
         """
@@ -76,7 +76,7 @@ class MemoryGrowth:
         self._sizes[slot.number] = _Size(slot.process.incarnation, rss, rss)
 
     def look(self, slot: Slot, board: StatusBoard, record: CurrentWork, now: float) -> None:
-        """Read the size of a child with a running job; ask for its stacks if it has grown much."""
+        """Read the size of a child with a running job; request its stacks if it has grown much."""
         size = self._sizes.get(slot.number)
         if size is None or size.incarnation != slot.process.incarnation:
             return  # it was not seen READY, so its size before the job is not known

@@ -29,7 +29,7 @@ _NAMES: Final = {
 
 
 class OomWatch:
-    """The kernel's counters.
+    """Reads the kernel's counters of out-of-memory kills, and attributes each kill to one dead child.
 
     `root` and `proc` are the folders that have them; tests pass others.
     """
@@ -59,9 +59,9 @@ class OomWatch:
         return False
 
     def evidence(self) -> dict[str, object]:
-        """Return what is known: `group`, `limit`, `peak` and `used` in bytes, and the kills so far.
+        """Return `group`, the bytes `limit`, `peak` and `used`, and the number of kills so far.
 
-        Without a control group, less is known.
+        Without a control group, some of these are missing.
         """
         known: dict[str, object] = {"counted": "control group" if self.version else "machine", "oom_kills": self._seen}
         if self.version:

@@ -167,7 +167,7 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
         case "drain":
             return f"The supervisor was draining and it did not stop in time: {ended}{stood}"
         case "quit":
-            return f"The supervisor was told to exit at once: process {death.pid} was killed{where}."
+            return f"The supervisor exited at once: process {death.pid} was killed{where}."
         case "claim_lost":
             return f"Its claim was lost to another supervisor: process {death.pid} was ended{where}.{stood}"
         case "handlers":
@@ -180,7 +180,7 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
         case "hook":
             return f"A hook exceeded its time limit and did not stop when it was interrupted{where}: {ended}{stood}"
         case "stuck":
-            return f"Process {death.pid} was told to exit, had no jobs, and did not exit: it was killed."
+            return f"Process {death.pid} had to exit, had no jobs, and did not exit: it was killed."
         case "stopped":
             return f"Process {death.pid} was stopped by a signal and not continued: the supervisor killed it{where}."
         case "oom":

@@ -31,7 +31,7 @@ CRASHES: Final = frozenset({"oom", "signal", "exit"})
 
 
 class CrashRecovery:
-    """All open cases.
+    """Recovers the jobs of all dead children, one step after the other.
 
     Attributes:
         recovered: cases that ended since the owner last took them.
@@ -53,7 +53,7 @@ class CrashRecovery:
         return min((case.again_at for case in self._cases if not case.waiting), default=float("inf"))
 
     def hurry(self) -> None:
-        """The database is back: end the back-off of every case."""
+        """End the back-off of every case: the database is back."""
         for case in self._cases:
             case.hurry()
 

@@ -1,4 +1,4 @@
-"""The supervisor's database session: a non-blocking connection, the lease, and notifications.
+"""Connects the supervisor to the database: session, lease, notifications, fleet commands, cancellations.
 
 Nothing here may wait for an answer: a database that does not answer must not delay a kill or a
 wake-up.

@@ -1,6 +1,6 @@
-"""The supervisor's only session with PostgreSQL, through libpq and without blocking.
+"""Runs statements in the supervisor's only database session, through libpq and without blocking.
 
-It connects, listens, sends one statement after the other and passes on the answers. `step` does
+It connects, listens, sends one statement after the other and returns the answers by callback. `step` does
 what is possible now and returns; the loop waits for the socket. If an answer does not come in time,
 the session is dropped and opened again, with a back-off, without a limit on attempts.
 
@@ -46,7 +46,7 @@ class DatabaseConnection:
     """One asynchronous session. `answered` callbacks run inside `step` and may send again.
 
     Args:
-        listens: the user says that LISTEN works with this DSN, even through a pooler.
+        listens: the user has configured that LISTEN works with this DSN, even through a pooler.
 
     Attributes:
         link: the state.
@@ -90,7 +90,7 @@ class DatabaseConnection:
 
     @property
     def epoch(self) -> int:
-        """Grows with each session: a new socket may have an old one's number."""
+        """The number of the session. It grows, because a new socket may have an old one's file number."""
         return self._connector.epoch
 
     @property
@@ -191,7 +191,7 @@ class DatabaseConnection:
         self.link = Link.AWAY
 
     def forget(self) -> int:
-        """Called in a forked child: return the socket's number, which the child closes.
+        """Return the socket's number in a forked child, which closes it.
 
         The session itself stays the supervisor's.
         """

@@ -31,11 +31,11 @@ LEAST_PATIENCE: Final = 2.0
 
 
 class ConnectError(Exception):
-    """No server of the DSN could be reached. The text says why, for each of them, without secrets."""
+    """No server of the DSN could be reached. The text has the reason for each server, without secrets."""
 
 
 class Connector:
-    """One attempt after the other to connect.
+    """Attempts to connect, to one server and address after the other.
 
     Attributes:
         conn: the connection that is being made, and then the one that is.

@@ -1,4 +1,4 @@
-"""Makes the database forget children that have ended, after a failover or a restored backup.
+"""Deletes the registrations of children that have ended, after a failover or a restored backup.
 
 A restored backup or a lagging standby may not contain the end of a child. Its jobs would stay
 claimed for as long as this supervisor lives.

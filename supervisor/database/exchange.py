@@ -1,6 +1,6 @@
 """Sends queued requests over one session, one at a time, and reads the replies. Never blocks.
 
-It knows neither how a session begins nor what a request is about.
+It depends neither on how a session begins nor on what a request is about.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ANSWER_PATIENCE: Final = 10.0
 
 
 class Exchange:
-    """The requests of one session after the other.
+    """Sends the queued requests over one session after the other.
 
     Attributes:
         queue: requests that are not sent yet. They stay queued until there is a session.
@@ -67,23 +67,23 @@ class Exchange:
         return self._sent.name if self._sent is not None and now >= self._sent.give_up_at else ""
 
     def begin(self) -> None:
-        """There is a new session."""
+        """Use a new session from now on."""
         self.prepared, self._answers, self.checks_replies = set(), Answers(), False
 
     def end(self) -> list[Request]:
-        """The session is lost; return the requests without a reply, which are forgotten here."""
+        """Forget the lost session and its requests; return the requests that have no reply."""
         lost = [*([] if self._sent is None else [self._sent]), *self.queue]
         self._sent, self._flushing, self.reply = None, False, []
         self.queue.clear()
         return lost
 
     def put_first(self) -> deque[Request]:
-        """Return the queued requests and empty the queue, so that others can be sent before them."""
+        """Return the queued requests and empty the queue, so that other requests can be queued before them."""
         waiting, self.queue = self.queue, deque()
         return waiting
 
     def step(self, conn: PGconn, now: float) -> Iterator[tuple[Request, list[Row] | Rejection]]:
-        """Yield each reply once it is complete; send the next request when the caller goes on.
+        """Yield each reply once it is complete; send the next request when the caller continues.
 
         Raises:
             Exception: the session is lost. psycopg raises OperationalError for all that libpq

@@ -38,7 +38,7 @@ LONGEST: Final = 1_000_000
 
 
 class CommandRejected(Exception):  # noqa: N818 - named after the event
-    """A command that is not carried out. The text tells its author why, and what to do instead."""
+    """A command cannot be carried out. The text has the reason, and what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,17 @@ class FleetCommands:
         self._at = 0.0
         self._taken: list[FleetCommand] = []
         self._answers: dict[int, tuple[str | None, str | None]] = {}
-        """Answers that are not written yet, or not known to be."""
+        """Answers whose write has not been confirmed."""
         self._sent: set[int] = set()
         self._answer_at = 0.0
 
     def notified(self, supervisor: str) -> None:
-        """That supervisor was notified of fleet commands; it may be this one."""
+        """Take commands if the notification was for this supervisor."""
         if supervisor == str(self._slot_table.supervisor):
             self._wanted = True
 
     def query(self) -> None:
-        """There are fleet commands for this supervisor: take them."""
+        """Take the fleet commands that are there for this supervisor."""
         self._wanted = True
 
     def taken(self) -> list[FleetCommand]:
@@ -149,7 +149,7 @@ class FleetCommands:
             self._answers.pop(number, None)
 
     def _unwritable(self, number: int) -> None:
-        """The server permanently rejects the answer; the command must be answered all the same.
+        """Replace an answer that the server permanently rejects.
 
         Send a fixed text, then leave the command without an answer.
         """

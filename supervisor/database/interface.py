@@ -1,6 +1,6 @@
-"""What the other parts of the supervisor use of its way to the queue: requests, their state, its registration.
+"""Interfaces of the supervisor's connection to the queue: requests, their connection, its registration.
 
-`DatabaseConnection` and `Lease` are that way in `jobherd run`. In `jobherd work`, `uplink/link.py` is.
+In `jobherd run`, `DatabaseConnection` and `Lease` have them; in `jobherd work`, `uplink/link.py` has.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Connection(Requests, Protocol):
 
     @property
     def link(self) -> Link:
-        """Its state."""
+        """The state of the connection."""
 
     @property
     def peer(self) -> str:
-        """What it leads to, for people."""
+        """What it connects to, for log messages: database or gateway."""
 
     @property
     def trouble(self) -> str:
@@ -58,11 +58,11 @@ class Connection(Requests, Protocol):
         """Whether it is usable but receives no notifications."""
 
     def forget(self) -> int:
-        """Called in a forked child: return the socket's number, which the child closes, or -1."""
+        """Return the socket's number in a forked child, which closes it, or -1."""
 
 
 class Registration(Protocol):
-    """The right of this supervisor to its jobs."""
+    """The supervisor's registration, with the lease on its jobs."""
 
     @property
     def receives_notifications(self) -> bool:

@@ -50,7 +50,7 @@ class Renewed:
 
 
 class Lease:
-    """Manages the supervisor's row.
+    """Registers the supervisor, and renews its lease three times per lease.
 
     Attributes:
         renewed: the renewals since the owner last took them.
@@ -129,14 +129,14 @@ class Lease:
                 # Answers arrive, notifications do not, and the next session would be the same.
                 self.receives_notifications = False
                 return
-            self._db.lose("the session does not hear its own notifications", now)
+            self._db.lose("the session does not receive its own notifications", now)
             return
         if now >= self._renewal_due() and not self._unanswered:
             self._renew(now)
 
     @property
     def underway(self) -> bool:
-        """The registration was requested and has no answer yet."""
+        """Whether the registration was requested and has no answer yet."""
         return self._registering
 
     def change_lease(self, lease: float) -> None:
@@ -147,10 +147,10 @@ class Lease:
                 self._renew_at = min(self._renew_at, time.monotonic())
 
     def echoed(self, supervisor: str) -> bool:
-        """That supervisor's renewal was notified; an own one proves that notifications arrive.
+        """Record the notification of a renewal; this supervisor's own one proves that notifications arrive.
 
         Returns:
-            Whether that was not known before.
+            Whether this is new.
         """
         if supervisor != str(self._slot_table.supervisor):
             return False
@@ -238,7 +238,7 @@ class Lease:
         self._control.lease_deadline = self._slot_table.lease_deadline = deadline
 
     def _admitted(self, now: float, *, after_a_gap: bool) -> None:
-        """A write has succeeded.
+        """Record that a write has succeeded.
 
         After a time without possible writes, leases of living supervisors may have expired, as in
         an outage, even if the session did not break.
@@ -254,7 +254,7 @@ class Lease:
         self._renewed_at = now
 
     def _connected(self, now: float) -> None:
-        """There is a session (again), or one that accepts writes again."""
+        """Notify the parts that there is a session (again), or one that accepts writes again."""
         self._reclaim.connected(now)
         if self.renewals:
             self._ended_children.connected(now)

@@ -1,4 +1,4 @@
-"""The notifications that the supervisor's session receives, and events of the session itself.
+"""Parses the notifications that the supervisor's session receives; defines the events of the session itself.
 
 PostgreSQL lets any login of the database notify on any channel, with any text. So a notification is
 parsed into one of a few types, each of which only causes a query. An `Event` concerns the session
@@ -74,7 +74,7 @@ _BARE: dict[str, Notification] = {"@due": Due(), "@pause": Gates(), "@cancel": C
 
 
 def parse(payload: str) -> Notification | None:
-    """Return the parsed notification; None if this version does not know it.
+    """Return the parsed notification; None if this version has no such type.
 
     >>> parse("mail"), parse("@renewal:7"), parse("@refused:claim_jobs: anything")
     (Work(queue='mail'), Renewal(supervisor='7'), None)

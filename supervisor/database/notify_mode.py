@@ -45,7 +45,7 @@ maximum after doubling."""
 
 
 class IdleFlags(Protocol):
-    """The idle flags on the status boards (`process/board_reader.py`)."""
+    """Reads the idle flags on the status boards (`process/board_reader.py`)."""
 
     def anyone_idle(self) -> bool:
         """Return whether a worker is idle now, or was since the boards were last read."""
@@ -59,13 +59,13 @@ class Stage(Enum):
     ASKING = "asking"
     """A request for the keys, or for the committing transactions, is under way."""
     WAITING = "waiting"
-    """Producers notify, but a transaction that does not know that is still committing."""
+    """Producers notify, but a transaction that has not seen this is still committing."""
     ON = "on"
     """Children may sleep until they are woken."""
 
 
 class NotifyMode:
-    """Carries out the steps."""
+    """Switches notifications on and off, step by step."""
 
     def __init__(self, db: DatabaseConnection, slot_table: SlotTable, control: ControlBlock, boards: IdleFlags) -> None:
         self.stage = Stage.OFF
@@ -93,7 +93,7 @@ class NotifyMode:
         )
 
     def step(self, now: float) -> None:
-        """Switch notifications on or off, as the plan says."""
+        """Switch notifications on or off, as `policy/wakeups.py` decides."""
         if self._db.link is not Link.UP or self._epoch != self._db.epoch:
             self._control.notified = False
             self.stage, self._again_at = Stage.OFF, now

@@ -68,11 +68,11 @@ class Reclaim:
             self._db.ask("lease/find_host_supervisors", wanted, self._found)
 
     def registered(self, now: float) -> None:
-        """This supervisor is registered: an earlier one on this host may have died."""
+        """Query at the next step: this supervisor is registered, and an earlier one on this host may have died."""
         self._at = now
 
     def connected(self, now: float) -> None:
-        """There is a session (again), or one that accepts writes again."""
+        """Record when a session began, or when one accepts writes again."""
         self._open_since = now
 
     def note_clock(self, server: float, *, asked: float, now: float, least: float) -> None:

@@ -1,4 +1,4 @@
-"""A request to the database and the reply to it, as values."""
+"""Defines a request to the database and the server's reply to it, as values."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Notices jumps of the server's clock, which decides whether leases have expired."""
+"""Detects jumps of the server's clock, which decides whether leases have expired."""
 
 from __future__ import annotations
 
 
 class ServerClock:
-    """How far the server's clock is ahead of this host's monotonic clock, by the last reading."""
+    """Compares the server's clock with this host's monotonic clock at each reading."""
 
     def __init__(self) -> None:
         self._ahead: tuple[float, float] | None = None

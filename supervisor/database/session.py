@@ -1,4 +1,4 @@
-"""The database session as the loop sees it: one step, and the socket to wait on."""
+"""Makes the database connection a component of the loop: one step, and the socket to wait on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new session needs before its first request: time limits, LISTEN, prepared statements."""
+"""Sets up a new session before its first request: time limits, LISTEN, prepared statements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SET_TIMEOUTS: Final = "session/set_supervisor_timeouts"
 
 
 class SessionSetup:
-    """The set-up of a session, and what it has shown.
+    """Sets up a session, and stores what the set-up has shown.
 
     Attributes:
         pooled: a pooler is between this session and the server: it may give each transaction
@@ -54,8 +54,8 @@ class SessionSetup:
         self._listens = listens
 
     def begin(self, conn: PGconn) -> None:
-        """There is a new session: set it up before the queued statements."""
-        self.pooled, self.listen_disabled = False, True  # until the backend is known
+        """Set up a new session before its queued statements."""
+        self.pooled, self.listen_disabled = False, True  # until the backend has answered
         self.listening, self.listen_error, self.complete = False, "", False
         waiting = self._exchange.put_first()
         self._ask("session/show_backend", {}, partial(self._met, conn))

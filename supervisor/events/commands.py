@@ -19,7 +19,7 @@ called later. Raises CommandRejected."""
 
 
 class CommandRunner:
-    """Carries out commands by the table of actions, by name."""
+    """Carries out each command by the action of its name."""
 
     def __init__(self, commands: FleetCommands, actions: Mapping[str, Action]) -> None:
         self._commands = commands
@@ -43,7 +43,7 @@ class CommandRunner:
         try:
             if action is None:
                 known = ", ".join(sorted(self._actions))
-                raise CommandRejected(f"it does not know the order {command.name!r}; it knows {known}")
+                raise CommandRejected(f"it does not have the fleet command {command.name!r}, only {known}")
             reply = action(command, now)
         except CommandRejected as problem:
             self._commands.answer(command.id, error=str(problem))

@@ -1,4 +1,4 @@
-"""Handles what the database session reports: notifications, renewals, rejections, going away.
+"""Handles events of the database session: notifications, renewals, rejections, the loss of the session.
 
 Any login of the database can notify, so a notification causes a query or a wake-up, nothing else.
 """
@@ -44,7 +44,7 @@ QUIET: Final = 60.0
 
 
 class DatabaseEvents:
-    """Takes the events of the session and of the parts that use it.
+    """Processes the events of the session and of the parts that use it.
 
     Attributes:
         only_work: all notifications of the last step were about work.
@@ -83,7 +83,7 @@ class DatabaseEvents:
         """By statement: until when a rejection of it is not logged again."""
 
     def wake_at(self, _now: float) -> float:
-        """Return when `step` must be called at the latest: each event comes with a turn of its own."""
+        """Return when `step` must be called at the latest: each event causes a turn."""
         return 0.0 if self._lease.renewed or self._db.notifications or self._db.happened else float("inf")
 
     def step(self, now: float) -> None:

@@ -24,7 +24,7 @@ log = logging.getLogger("jobherd.supervisor")
 
 
 class RecoveredChildren:
-    """Takes the cases that `crash/recovery.py` has finished."""
+    """Processes the recoveries that `crash/recovery.py` has finished."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Announces a new run state: to the log, the service manager and the children. Counts workers."""
+"""Announces a new run state to the log, the service manager and the children; decides the exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("jobherd.supervisor")
 
 
 class RunStateChanges:
-    """Notices each change of the run state, whatever caused it, before the plan of that turn."""
+    """Detects each change of the run state, whatever caused it, before the plan of that turn."""
 
     def __init__(
         self,

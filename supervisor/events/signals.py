@@ -1,4 +1,4 @@
-"""Acts on the signals that the supervisor received, and on fleet commands that stand for one."""
+"""Acts on the signals that the supervisor received, and on fleet commands with the same effect."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Signals:
         self._received: set[int] = set()
 
     def register(self, selector: selectors.BaseSelector) -> None:
-        """Wait for the pipe."""
+        """Add the pipe to what the loop waits for."""
         selector.register(self._pipe, selectors.EVENT_READ, self._read)
 
     def wake_at(self, _now: float) -> float:

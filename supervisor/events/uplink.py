@@ -1,6 +1,6 @@
 """Handles the messages of the uplink: whether a gateway is connected, and what it reports about jobs.
 
-The uplink runs no user code, but any process of this OS user can pretend to be it. So nothing that it tells can crash
+The uplink runs no user code, but any process of this OS user can pretend to be it. So no message of it can crash
 the supervisor.
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger("jobherd.supervisor")
 
 
 class UplinkEvents:
-    """Takes the events of the link."""
+    """Processes the events of the link."""
 
     only_work: Final = False
 
@@ -98,7 +98,7 @@ class UplinkEvents:
                 self._slot_table.rejected = not self._accepted
 
     def _lose(self, incarnation: int, lost: tuple[int, int], now: float) -> None:
-        """Another worker may have that job now: end it if it runs, else keep it from starting."""
+        """End a job that another worker may have now, or keep it from starting."""
         self._boards.hurry()
         self._boards.step(now)
         slot = self._slot_table.by_incarnation(incarnation)

@@ -1,6 +1,4 @@
-"""What the supervisor publishes about its children and itself.
-
-Metrics, the fleet report, systemd messages, the log stream.
+"""Publishes the state of the supervisor and its children: metrics, fleet report, systemd messages, log.
 
 It reads state and must not change it: no decision depends on this package.
 """

@@ -25,7 +25,7 @@ LONGEST_TEXT: Final = 500
 def describe_child(
     slot: Slot, board: StatusBoard, before: Look | None, seen: Look | None, now: float
 ) -> dict[str, Any]:
-    """Return what the report says about a slot.
+    """Return the part of the fleet report about a slot.
 
     Args:
         slot: the slot.

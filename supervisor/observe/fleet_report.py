@@ -70,7 +70,7 @@ class _Round:
 
 
 class FleetReport:
-    """Puts the report together and writes it. `report` carries out that fleet command."""
+    """Composes the report and writes it. `report` carries out the fleet command of that name."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class FleetReport:
         self._due_at = min(self._due_at, self._written_at + SOONEST)
 
     def renewed(self, now: float) -> None:
-        """The lease was renewed: write the facts if they are due."""
+        """Write the facts if they are due, after a renewal of the lease."""
         if now >= self._written_at + SELDOM:
             self._due_at = min(self._due_at, now)
 

@@ -25,7 +25,7 @@ MOST: Final = 64 * 1024
 
 
 class LogStream:
-    """Where the log of this process goes.
+    """The stream for the log of this process.
 
     Attributes:
         dropped: number of lines dropped so far.

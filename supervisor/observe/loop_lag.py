@@ -19,7 +19,7 @@ LATE: Final = 0.05
 
 
 class LoopLag:
-    """The histogram.
+    """Counts the delays of the loop in a histogram.
 
     Attributes:
         worst: the longest delay so far, in seconds.

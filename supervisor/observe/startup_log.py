@@ -1,6 +1,6 @@
-"""Logs what a new user needs to know: kinds, workers, queues, how to stop.
+"""Logs at the start what a new user needs: kinds, workers, queues, how to stop.
 
-The web process logs the address of the dashboard, because only that process knows whether it listens there.
+The web process logs the address of the dashboard, because only that process can tell whether it listens there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StartupLog:
 
 
 def startup_lines(settings: Settings, boards: Sequence[StatusBoard]) -> list[str]:
-    """Return the lines.
+    """Return the lines to log at the start.
 
     Args:
         settings: the settings.

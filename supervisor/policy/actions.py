@@ -1,4 +1,4 @@
-"""A plan: actions on child processes, state changes to store, and the time of the next plan.
+"""Defines a plan: actions on child processes, state changes to store, and the time of the next plan.
 
 Values only. An action is one operation on a child process; `process/children.py` and
 `process/offload.py` carry them out. `state_changes.apply` stores the state changes.

@@ -1,4 +1,4 @@
-"""How a child ended, as values: the exit status, the facts to recover its jobs, and the text for users.
+"""Defines how a child ended: the exit status, the facts to recover its jobs, and the text for users.
 
 `exits.py` decides what an exit means.
 """
@@ -33,7 +33,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """What is known about a dead child: enough to settle its jobs and to explain its death."""
+    """The facts about a dead child that are needed to settle its jobs and to explain its death."""
 
     slot: int
     kind: str

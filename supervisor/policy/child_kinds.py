@@ -1,4 +1,4 @@
-"""The kinds of child processes (worker, maintenance, web, resetter, gateway, uplink), one row each.
+"""Lists the kinds of child processes: worker, maintenance, web, resetter, gateway, uplink.
 
 A new kind is a row here, an entry in `workers/main.py` and a module in `workers`. A policy never
 compares kinds: it reads the fields of a row.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Demand(Protocol):
-    """What the number of children of a kind may depend on."""
+    """The facts on which the number of children of a kind may depend."""
 
     limits: Limits
     wanted: int
@@ -50,7 +50,9 @@ class ChildKind:
     receives_deaths: bool = False
     """The child receives the jobs that died with their process."""
     recovered: bool = True
-    """The database or the gateway knows the child, so its sessions and jobs are released after its death."""
+    """The database or the gateway has a registration of the child. After its death, its sessions and jobs are
+    released.
+    """
 
     def __post_init__(self) -> None:
         if self.works:

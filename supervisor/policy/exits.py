@@ -26,7 +26,7 @@ HEALTHY: Final = 0.5
 def death_of(
     slot_table: SlotTableState, slot: Slot, exit_: Exit, *, work: CurrentWork, now: float, started: int, jitter: float
 ) -> Death:
-    """Return what is known about the death of a slot's child.
+    """Return the facts about the death of a slot's child.
 
     Args:
         slot_table: the slots of the children, and facts about the whole supervisor.

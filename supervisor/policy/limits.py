@@ -1,6 +1,6 @@
 """Numbers of workers, time limits and size limits that a plan respects, copied from the settings once.
 
-The slot table and the plan must not know which settings exist or how to read them.
+The slot table and the plan must not depend on which settings exist or how they are read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The phases of a supervisor (serving, draining, shutting down), and how signals to stop change them.
+"""Defines the phases of a supervisor (serving, draining, shutting down), and how signals change them.
 
 Values only: `SlotTable` stores the current phase, and `shutdown.py` decides what follows from it.
 """

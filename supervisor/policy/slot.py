@@ -1,4 +1,4 @@
-"""A numbered slot for a child: its process, the last reading of its status board, and what was sent to it.
+"""Defines a slot: its process, the last reading of its status board, and what was sent to its child.
 
 Records without policy. `SlotTable` stores facts in `Process` and `Seen`; only `state_changes.apply`
 writes `Sent`. The states of a slot are a table that names the next state for every state and event.
@@ -81,7 +81,7 @@ class HeldClaim(NamedTuple):
         at: when the board was read.
         others: the claim has other jobs.
         unwritten: since when an outcome of the claim waits to be written, 0 if none does.
-        earlier: an earlier claim has outcomes that are not known to be written.
+        earlier: an earlier claim has outcomes that may not be written yet.
     """
 
     work: CurrentWork

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class SlotTable(SlotTableState):
-    """The slots, and the methods that store what happened to them."""
+    """Stores what happened to the slots, one method per event."""
 
     # -- the database
 
     def on_registered(self, supervisor: int) -> None:
-        """The supervisor has a registration, perhaps a new one."""
+        """Store the id of the supervisor's registration."""
         self.supervisor = supervisor
 
     def on_lease_lost(self, now: float) -> None:
-        """Another supervisor has reclaimed this one's jobs: its children no longer own them."""
+        """Store that the lease is lost: another supervisor has reclaimed the jobs of all children."""
         self.supervisor = 0
         for slot in self.alive():
             slot.process.lost_at = now
@@ -44,22 +44,22 @@ class SlotTable(SlotTableState):
         )
 
     def on_database_up(self, now: float) -> None:
-        """The supervisor has a database session (again): all children end their back-off."""
+        """Store that there is a database session, and wake all children: they end their back-off."""
         self.database_since = now
         self.kinds_to_wake.update(KINDS)
 
     def on_database_down(self) -> None:
-        """The supervisor has no database session."""
+        """Store that the supervisor has no database session."""
         self.database_since = None
 
     def on_database_failed(self) -> None:
-        """The database did not answer in `db_retry_max_attempts` attempts."""
+        """Store that the database did not answer in `db_retry_max_attempts` attempts."""
         self.database_failed = True
 
     # -- requests
 
     def request_wakeups(self, count: int = 1) -> None:
-        """There may be work for this many workers.
+        """Request wake-ups: there may be work for this many workers.
 
         If queues have reserved workers, the first idle worker found may serve another queue, so the
         request is for all workers.
@@ -70,28 +70,28 @@ class SlotTable(SlotTableState):
             self.pending_wakeups += count
 
     def request_all_wakeups(self) -> None:
-        """There may be an unknown amount of work: every idle worker should be woken."""
+        """Request that every idle worker is woken: there may be any amount of work."""
         self.pending_wakeups += sum(slot.kind.claims for slot in self.alive())
 
     def request_plan(self, now: float) -> None:
-        """Something is to be decided now."""
+        """Request a plan now."""
         self.plan_at = min(self.plan_at, now)
 
     def on_gates_changed(self, now: float) -> None:
-        """A pause or limit has changed: unstarted jobs may have to be released, and others may start."""
+        """Store that a pause or limit has changed: release unstarted jobs, and let others start."""
         self.gates_changed_at, self.offload_failed_at = now, LONG_AGO
         # Remote workers that wait for no job have unstarted ones all the same.
         self.kinds_to_wake |= {MAINTENANCE, GATEWAY}
         self.request_all_wakeups()
 
     def on_cancel(self, *, incarnation: int, token: int, job: int) -> None:
-        """A job that a child holds should be canceled."""
+        """Store a request to cancel a job that a child holds."""
         slot = self.by_incarnation(incarnation)
         if slot is not None and (token, job) not in slot.seen.cancels:
             slot.seen.cancels.append((token, job))
 
     def on_signal(self, signum: int, now: float) -> None:
-        """The supervisor received a signal from outside."""
+        """Change the run state, the wanted workers or the generation after a signal from outside."""
         if after := AFTER_SIGNAL.get(signum):
             if signum != signal.SIGQUIT:
                 if now - self.stop_requested_at < ONE_REQUEST and self.run_state is not RunState.SERVING:
@@ -107,7 +107,7 @@ class SlotTable(SlotTableState):
             self.notes.append(f"workers wanted: {self.wanted}")
 
     def enter_state(self, run_state: RunState, now: float) -> None:
-        """Change the run state. `AFTER_SIGNAL` says that no signal leads to an earlier one."""
+        """Change the run state. By `AFTER_SIGNAL`, no signal leads to an earlier one."""
         if run_state is not self.run_state:
             self.run_state, self.state_since = run_state, now
 
@@ -125,7 +125,7 @@ class SlotTable(SlotTableState):
         reserved: str = "",
         code_version: str = "",
     ) -> None:
-        """A process fills the slot.
+        """Store the new process of a slot.
 
         Args:
             slot: the slot.
@@ -152,12 +152,12 @@ class SlotTable(SlotTableState):
         self._list_alive()
 
     def on_fork_failed(self, slot: Slot, rest_until: float) -> None:
-        """The kernel refused a new process."""
+        """Store that a fork failed, and until when the slot rests."""
         slot.failures += 1
         slot.rest_until = rest_until
 
     def on_stopped(self, slot: Slot, signum: int, now: float) -> None:
-        """A signal stopped the child's process.
+        """Store that a signal stopped the child's process.
 
         The kernel reports nothing more about it until it continues or ends.
         """
@@ -169,7 +169,7 @@ class SlotTable(SlotTableState):
         )
 
     def on_continued(self, slot: Slot) -> None:
-        """The child's process continues."""
+        """Store that the child's stopped process continues."""
         slot.process.stopped_at = 0.0
         self.notes.append(f"{slot.name}, process {slot.process.pid}, continues")
         if slot.kind.claims:
@@ -177,7 +177,7 @@ class SlotTable(SlotTableState):
             self.request_wakeups()
 
     def on_exit(self, slot: Slot, death: Death) -> None:
-        """The process of a slot was reaped."""
+        """Store the death of a slot's process, which was reaped."""
         if slot.kind.recovered:
             self.unrecovered.add(death.incarnation)
         self.deaths[death.cause] += 1
@@ -192,12 +192,12 @@ class SlotTable(SlotTableState):
         self._list_alive()
 
     def on_recovered(self, incarnation: int, now: float) -> None:
-        """The jobs of a dead child are settled and released."""
+        """Store that the jobs of a dead child are settled and released."""
         self.unrecovered.discard(incarnation)
         self.recovered_at = now
 
     def on_explained(self, slot: Slot, end: End) -> None:
-        """The explanation for the last death in the slot is known."""
+        """Store the explanation for the last death in the slot."""
         slot.last_end = end
         if end.cause not in REQUESTED:
             self.ends.append(end)
@@ -205,7 +205,7 @@ class SlotTable(SlotTableState):
     # -- messages and status boards of the children
 
     def on_message(self, slot: Slot, report: pipes.Report, now: float) -> None:
-        """A child has sent a message."""
+        """Store what a message of a child reports."""
         match report:
             case pipes.Ready():
                 if slot.enter(SlotEvent.LOADED, now):
@@ -246,7 +246,7 @@ class SlotTable(SlotTableState):
         hook: float = 0.0,
         exclusive: bool = False,
     ) -> None:
-        """The child's status board was read. A record that was inconsistent (None) changes nothing."""
+        """Store a reading of the child's status board. An inconsistent record (None) changes nothing."""
         seen = slot.seen
         seen.hook, seen.started = hook, started
         if work is not None:
@@ -257,11 +257,11 @@ class SlotTable(SlotTableState):
         seen.cancels = [cancel for cancel in seen.cancels if cancel[0] >= seen.work.token]
 
     def on_idle_flag(self, slot: Slot, *, idle: bool, claims: int) -> None:
-        """The idle flag was read, and how many claims the child has made."""
+        """Store the idle flag, and how many claims the child has made."""
         slot.seen.idle, slot.seen.claims = idle, claims
 
     def on_idle_counts(self, counts: Mapping[int, tuple[bool, int]], now: float) -> None:
-        """The boards of the READY children that claim were read: by slot, is it idle, and how often it was."""
+        """Store by slot whether a READY child that claims is idle, and how often it has been."""
         rested = not counts
         for number, (idle, times) in counts.items():
             seen = self.slots[number].seen
@@ -273,19 +273,19 @@ class SlotTable(SlotTableState):
             self.busy_since = now
 
     def on_rested(self) -> None:
-        """A worker is or was idle."""
+        """Store that a worker is or was idle."""
         self.busy_since = None
 
     def on_load(self, load: float) -> None:
-        """The load was calculated, see `stragglers.smoothed_load`."""
+        """Store the load that `stragglers.smoothed_load` has calculated."""
         self.load = load
 
     def on_held_claim(self, slot: Slot, held: HeldClaim | None) -> None:
-        """The status board was read: what the child holds besides its running job, or nothing."""
+        """Store what the child holds besides its running job; None: nothing."""
         slot.seen.held = held
 
     def on_offload_failed(self, slot: Slot, token: int, *, release: bool, now: float) -> None:
-        """A request to release the rest of the claim, or to write its outcomes, was lost or rejected."""
+        """Store that a request to release the rest of a claim, or to write its outcomes, was lost or rejected."""
         sent = slot.sent
         if release and sent.released == token:
             sent.released = 0

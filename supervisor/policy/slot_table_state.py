@@ -1,4 +1,4 @@
-"""The state on which the supervisor decides: the slots of its children, and facts about the whole supervisor.
+"""Holds the state on which the supervisor decides: the slots of its children, and facts about itself.
 
 `SlotTableState` has queries and no method that writes, so a policy that takes a `SlotTableState` changes nothing.
 `slot_table.py` stores what is reported, and `state_changes.py` what was decided.
@@ -102,7 +102,7 @@ class SlotTableState:
         self.reloading = False
         self.reload_answer: str | None = None
         """Whether the code of the latest reload loads. Empty: a worker with that code became READY;
-        a text: why it failed; None: not known yet."""
+        a text: why it failed; None: undecided."""
         self.problems: set[str] = set()
         """Problems of the handlers that were logged since a child became READY."""
         self.notes: list[str] = []

@@ -1,4 +1,4 @@
-"""The changes of the supervisor's state that a plan has decided, and the function that stores them.
+"""Defines the state changes that a plan may decide, and stores them with `apply`.
 
 A decision is stored so that it is made only once. `plan` returns changes and writes nothing, so a
 plan that is not applied changes nothing.
@@ -95,7 +95,7 @@ class FailedLoadsTaken:
 
 @dataclass(frozen=True, slots=True)
 class ReloadAnswered:
-    """It is known whether the code of the latest reload loads: empty if it does."""
+    """Whether the code of the latest reload loads: an empty text if it does, else the reason."""
 
     answer: str
 

@@ -1,4 +1,4 @@
-"""The stop sequence: interrupt a child, then SIGTERM after one grace period, then SIGKILL after two.
+"""Steps through a stop sequence: interrupt a child, SIGTERM after one grace period, SIGKILL after two.
 
 Two tables: what each stage sends and when (`STAGES`), and which reason may replace a sequence that
 is under way (`OVERRIDES`). `begin` is the only place where a sequence starts. Values only: `stopping.py`

@@ -1,7 +1,7 @@
 """Decides why a child is stopped, and when that reason has passed.
 
 Each reason is one function from the facts to the stop sequence that it wants; `REASONS` calls them
-in order. `ENDS` says for each reason when its sequence has ended. The steps themselves are in
+in order. `ENDS` has for each reason when its sequence has ended. The steps themselves are in
 `stop_sequence.py`. Reads facts and changes none.
 """
 
@@ -34,7 +34,7 @@ def _job_over(stop: StopSequence, slot: Slot) -> bool:
 
 
 def _handler_over(stop: StopSequence, slot: Slot) -> bool:
-    """The job has ended; or it waits only for the database to write that, which is no reason to kill."""
+    """Return whether the job has ended, or waits only for the database to write its outcome."""
     return _job_over(stop, slot) or not slot.seen.work.runs
 
 
@@ -62,7 +62,7 @@ ENDS: Final[dict[StopReason, Callable[[StopSequence, Slot], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a reason to stop a child is judged by."""
+    """The facts from which a reason decides whether to stop a child."""
 
     slot_table: SlotTableState
     slot: Slot
@@ -143,7 +143,7 @@ def _notify_cancels(slot: Slot, stop: StopSequence | None, now: float, plan: Pla
 
 
 def _deadline(case: Case, stop: StopSequence | None) -> StopSequence | None:
-    """The child's own timer fires at the deadline; the supervisor's part counts from there."""
+    """Stop a job at its deadline. The child's own timer fires then; the grace periods count from there."""
     work = case.slot.seen.work
     if not (work.job and work.runs and work.deadline < NEVER):
         return None
@@ -155,7 +155,7 @@ def _deadline(case: Case, stop: StopSequence | None) -> StopSequence | None:
 
 
 def _exclusive(case: Case, stop: StopSequence | None) -> StopSequence | None:
-    """An exclusive job must end before the lease does.
+    """Stop an exclusive job before the lease ends.
 
     Its own timer fires a fifth of the lease before that end, this limit after it.
     """
@@ -169,14 +169,14 @@ def _exclusive(case: Case, stop: StopSequence | None) -> StopSequence | None:
 
 
 def _hook(case: Case, stop: StopSequence | None) -> StopSequence | None:
-    """A hook that ignores the child's own timer would block the worker indefinitely, without a message."""
+    """Stop a hook that ignores the child's own timer: it would block the worker indefinitely, without a message."""
     if not case.slot.seen.hook or stop is not None or not case.is_due(case.slot.seen.hook):
         return None
     return sequence(case.slot, StopReason.HOOK, case.slot.seen.hook, case.slot_table.limits.grace, Stage.INTERRUPTED)
 
 
 def _stopped(case: Case, _stop: StopSequence | None) -> StopSequence | None:
-    """A stopped process would keep its slot, and perhaps a claim, indefinitely.
+    """Kill a process that a signal stopped: it would keep its slot, and perhaps a claim, indefinitely.
 
     While it runs a job or a hook, that one's time limit applies. A debugger stops a process in
     another way, which the kernel does not report to the supervisor.
@@ -188,7 +188,7 @@ def _stopped(case: Case, _stop: StopSequence | None) -> StopSequence | None:
 
 
 def _not_ready(case: Case, _stop: StopSequence | None) -> StopSequence | None:
-    """A child may stay in BOOTING while the database is down; a child that hangs may not."""
+    """Kill a child that stays in BOOTING too long, except while the database is down."""
     if case.slot.state is not State.BOOTING or case.dismissed or case.slot_table.database_since is None:
         return None
     if not case.is_due(max(case.slot.since, case.slot_table.database_since) + case.slot_table.limits.spawn_timeout):
@@ -197,7 +197,7 @@ def _not_ready(case: Case, _stop: StopSequence | None) -> StopSequence | None:
 
 
 def _not_leaving(case: Case, _stop: StopSequence | None) -> StopSequence | None:
-    """A dismissed child without a job must exit.
+    """Kill a dismissed child that has no job and does not exit.
 
     Only a worker may wait for the database to release its claim, so a new session restarts its
     limit. The other children hold nothing and get no extension: sessions may end every few seconds

@@ -32,7 +32,7 @@ FLOOD: Final = 0.001
 
 
 class BoardReader:
-    """The supervisor's view of the status boards, by slot number."""
+    """Reads the status boards, by slot number."""
 
     def __init__(
         self,

@@ -54,11 +54,11 @@ class Reaped:
 
 
 class Children:
-    """Every child process, by slot.
+    """Forks and signals children, reads their messages and reaps them, by slot.
 
     Attributes:
         settings: what the next child is started with.
-        asked_for_stacks: numbers of the slots whose children were asked for their stacks before
+        asked_for_stacks: numbers of the slots whose children were signaled to write their stacks before
             they were killed.
     """
 
@@ -86,7 +86,7 @@ class Children:
         self._growth = growth
         self._inboxes: dict[int, Inbox] = {}
         self._revision_read = (-1, "")
-        """The reload generation whose code revision is known, and that revision."""
+        """The reload generation whose code revision was read last, and that revision."""
 
     # -- record what happened
 

@@ -23,7 +23,7 @@ them."""
 
 
 class NameLookup:
-    """One look-up. Without a child it would block for half a minute if a name server does not answer.
+    """One look-up in a child process: it may take half a minute if a name server does not answer.
 
     Attributes:
         fd: readable when the child has found addresses or has finished.
@@ -105,7 +105,7 @@ class NameLookups:
 
 
 def _look_up(host: str, write: int) -> None:
-    """Called in a thread of that child, so that one slow name does not delay the others."""
+    """Resolve one name, in its own thread of that child, so that one slow name does not delay the others."""
     with suppress(OSError, UnicodeError):
         found = dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
         os.write(write, f"{' '.join([host, *found])}\n".encode())

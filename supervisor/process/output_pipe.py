@@ -1,9 +1,9 @@
-"""The supervisor's end of a worker's output pipe.
+"""Reads a worker's output from its pipe.
 
-It is emptied before it is full, and read to its end once the worker is dead. The latest output goes
-to the status board, where the worker finds it when its job ends. A check costs one system call for
-each worker, four times a second. Only a large backlog is read here, a bounded part of it in each
-turn. It never blocks.
+The supervisor empties the pipe before it is full, and reads it to its end once the worker is dead.
+It writes the latest output to the status board, where the worker finds it when its job ends. A check
+costs one system call for each worker, four times a second. Only a large backlog is read here, a
+bounded part of it in each turn. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TURN: Final = 16
 
 
 class OutputPipes:
-    """The output pipes of all workers, by slot number."""
+    """Reads the output pipes of all workers, by slot number."""
 
     def __init__(self) -> None:
         self._pipes: dict[int, OutputPipe] = {}

@@ -1,4 +1,4 @@
-"""The supervisor's signals: handlers that only record a signal, and a pipe that the loop waits on.
+"""Records the supervisor's signals, and writes a byte for each into a pipe that the loop waits on.
 
 `signal.set_wakeup_fd` writes a byte for each signal into the pipe, from C, before any Python code
 runs. The Python handlers only record which signal it was. So no handler interrupts the program
@@ -38,7 +38,7 @@ _STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 class StopRequested(BaseException):  # not an Exception: logging, which may be running at that time, swallows those
     """A signal to stop came before the loop started.
 
-    Raised because a connection attempt cannot be asked to stop.
+    Raised because a connection attempt cannot be interrupted in another way.
     """
 
 
@@ -85,7 +85,7 @@ class SignalPipe:
             raise StopRequested
 
     def check(self) -> None:
-        """Raise StopRequested if a signal to stop came before.
+        """Raise StopRequested if a signal to stop has already come.
 
         It may have been raised inside a finalizer, which swallows exceptions.
         """

@@ -63,7 +63,7 @@ class HasDescriptors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a child inherits and must close.
+    """The descriptors that a child inherits and must close.
 
     Each of these, kept open, has broken systems like this one.
     """
@@ -191,7 +191,7 @@ def _open_output() -> tuple[int, int, int]:
 
 
 def _let_go(inherited: Inherited, *, keep: set[StatusBoard], deaths: int) -> None:
-    """Called in the child: close what belongs to the supervisor, without any protocol."""
+    """Close in the child what belongs to the supervisor, without any protocol."""
     signal.set_wakeup_fd(-1)
     # Close, never unregister: the epoll set is shared, and the supervisor would no longer receive
     # its events.
@@ -253,14 +253,12 @@ def fork(life: Callable[[], NoReturn]) -> int:
 
 def _assert_single_threaded() -> None:
     if threading.active_count() != 1 or len(os.listdir("/proc/self/task")) != 1:
-        msg = (
-            "the parent has more than one thread: a lock one of them holds would stay locked in the child indefinitely"
-        )
+        msg = "the supervisor has more than one thread: a lock of another thread would stay locked in the child"
         raise RuntimeError(msg)
 
 
 def start_helper(*, keep: int) -> None:
-    """Called in a helper process without a slot: restore its signals, close what it inherited.
+    """Restore the signals of a helper process without a slot, and close what it inherited.
 
     The pipe of another child, kept open here, would hide that child's dismissal from it.
 

@@ -1,4 +1,4 @@
-"""Wakes the idle children that were requested. The only path from a request to a wake byte."""
+"""Wakes idle children for the requested wake-ups. Only this module writes wake bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor's way to its jobs in `jobherd work`: over the child process `uplink`, which has the gateway.
+"""Connects the supervisor of `jobherd work` to its child process `uplink`, which connects to a gateway.
 
 Nothing here may wait for an answer, and nothing loads grpc.
 """

@@ -1,4 +1,4 @@
-"""The messages of the uplink to the supervisor, as values. A line that is none of them is ignored."""
+"""Parses the messages of the uplink to the supervisor. A line that is none of them is ignored."""
 
 from __future__ import annotations
 
@@ -62,26 +62,28 @@ Event: TypeAlias = SessionChanged | JobCanceled | JobLost | GatesChanged | HostR
 
 
 def parse(line: bytes) -> Answered | Event | None:
-    """Return what a line says; None: nothing that this version knows."""
+    """Return the event of a line; None if this version has no such event."""
     try:
         return _event(json.loads(line))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _event(told: dict[str, Any]) -> Answered | Event | None:
-    match told.get("event"):
+def _event(message: dict[str, Any]) -> Answered | Event | None:
+    match message.get("event"):
         case None:
-            rows = None if told.get("refused") else [tuple(row) for row in told["rows"]]
-            return Answered(int(told["id"]), rows)
+            rows = None if message.get("refused") else [tuple(row) for row in message["rows"]]
+            return Answered(int(message["id"]), rows)
         case "session":
-            return SessionChanged(bool(told["connected"]), str(told["session"]), str(told.get("trouble") or ""))
+            return SessionChanged(
+                bool(message["connected"]), str(message["session"]), str(message.get("trouble") or "")
+            )
         case "cancel":
-            return JobCanceled(int(told["incarnation"]), int(told["token"]), int(told["job"]))
+            return JobCanceled(int(message["incarnation"]), int(message["token"]), int(message["job"]))
         case "lost":
-            return JobLost(int(told["incarnation"]), int(told["token"]), int(told["job"]))
+            return JobLost(int(message["incarnation"]), int(message["token"]), int(message["job"]))
         case "release_rest":
             return GatesChanged()
         case "rejected":
-            return HostRejected(str(told["error"]))
+            return HostRejected(str(message["error"]))
     return None

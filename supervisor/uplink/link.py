@@ -1,4 +1,4 @@
-"""The supervisor's connection to its uplink: requests and answers, as lines of JSON over a Unix socket.
+"""Sends requests to the uplink and receives answers, as lines of JSON over a Unix socket.
 
 It has the interface of `database/connection.py`. The uplink turns requests into messages of the gateway's protocol.
 If the uplink dies, the requests without an answer are answered with None, and its successor gets what it needs to
@@ -34,14 +34,14 @@ _CHUNK: Final = 1 << 16
 
 
 class UplinkLink:
-    """One connection after the other. `answered` callbacks run inside `step` and may send again.
+    """The connection to the current uplink. `answered` callbacks run inside `step` and may send again.
 
     Attributes:
         link: the connection to the uplink.
         connected: the uplink has a stream to a gateway.
         trouble: why it has none.
         epoch: grows with each connection.
-        happened: what the uplink has told since the owner last took it.
+        happened: the events of the uplink since the owner last took them.
     """
 
     peer: Final = "gateway"
@@ -81,7 +81,7 @@ class UplinkLink:
         """Do nothing: the gateway decides how long the lease is."""
 
     def forget(self) -> int:
-        """Called in a forked child: return the socket's number, which the child closes, or -1."""
+        """Return the socket's number in a forked child, which closes it, or -1."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def ask(

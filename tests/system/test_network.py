@@ -79,7 +79,7 @@ def test_silent_listen_session_is_replaced_and_the_poll_finds_jobs_meanwhile(sta
     mark = len(fleet.log)
     assert network.stall(PARENT) >= 1
     stage.wait_state(stage.enqueue("t:noop"), "completed", limit=LONG)
-    fleet.wait_log(by_parent("the session does not hear its own notifications"), after=mark, limit=LONG)
+    fleet.wait_log(by_parent("the session does not receive its own notifications"), after=mark, limit=LONG)
     fleet.wait_log(by_parent("the database is there"), after=mark, limit=LONG)
     network.wait("opened", PARENT, more_than=opened)
     end(fleet, stage)

@@ -49,7 +49,7 @@ def test_supervisor_executes_fleet_commands_and_reports_its_state(stage: Stage, 
         {"worker": "waiting", "maintenance": maintenance} for maintenance in ("idle", "computing", "waiting")
     ]
 
-    assert order("dance")[1].startswith("it does not know the order 'dance'")
+    assert order("dance")[1].startswith("it does not have the fleet command 'dance'")
     assert order("add") == ({"workers": 2, "running": 1}, None)
     fleet.wait_ready(2)
     assert order("remove") == ({"workers": 1, "running": 1}, None)

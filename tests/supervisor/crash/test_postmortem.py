@@ -45,7 +45,7 @@ def look(board, *, cause, exit_, now=RAN, **more):
         ("drain", Exit(None, signal.SIGKILL), RAN, ASKED,
          "The supervisor was draining and it did not stop in time: its process was ended by SIGKILL. It was executing shrink at /srv/app/resize.py:41."),
         ("claim_lost", Exit(None, signal.SIGKILL), RAN, b"", "Its claim was lost to another supervisor: process 77 was ended while it ran image:resize #5."),
-        ("quit", Exit(None, signal.SIGKILL), RAN, b"", "The supervisor was told to exit at once: process 77 was killed while it ran image:resize #5."),
+        ("quit", Exit(None, signal.SIGKILL), RAN, b"", "The supervisor exited at once: process 77 was killed while it ran image:resize #5."),
         ("signal", Exit(None, signal.SIGKILL, rss=33 * MIB), RAN, b"", "Process 77 died of SIGKILL (not sent by the supervisor) at 33 MiB while it ran image:resize #5."),
         ("signal", Exit(None, signal.SIGKILL), IDLE, b"", "Process 77 died of SIGKILL (not sent by the supervisor) while it was idle."),
         ("signal", Exit(None, signal.SIGXCPU), RAN, b"",

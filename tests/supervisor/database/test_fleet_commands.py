@@ -146,7 +146,7 @@ def test_rejected_unknown_and_failing_commands_are_answered_with_an_error(parent
     refused, unknown, broken, fine = (give(queue, parent, name) for name in ("never", "dance", "break", "echo"))
     parent.until(lambda: told(queue, fine))
     assert told(queue, refused)["error"] == "not today"
-    assert "does not know the order 'dance'; it knows break, echo" in told(queue, unknown)["error"]
+    assert "does not have the fleet command 'dance', only break, echo" in told(queue, unknown)["error"]
     assert told(queue, broken)["error"] == "it failed: KeyError: 'nothing'"
     assert parent.done == [fine], "the supervisor continues"
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -21,3 +22,8 @@ QUICK = [variant for model in ("claim", "slot") for variant in variants(FOLDER /
 def test_design_holds_and_fails_without_any_one_of_its_guards(variant: Variant):
     found = search(variant, "-O0")
     assert bool(found.errors) is bool(variant.fails), f"{found.states} states, {found.why or 'no error'}"
+
+
+def test_the_table_of_the_readme_names_exactly_the_models_that_exist():
+    named = re.findall(r"^\| `([^`]+)` \|", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(path.name for path in FOLDER.glob("*.pml"))

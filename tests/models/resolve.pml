@@ -1,7 +1,7 @@
 /* The end of a flow: members that end and add members, a user who runs a member or the flow again, and resolvers that count and die.
- * A resolver is a maintenance process. The SQL is in sql/schema/30_flows.sql, 33_resolve_flows.sql and 35_retry_flows.sql.
+ * A resolver is a maintenance process. sql/schema/30_flows.sql, 33_resolve_flows.sql and 35_retry_flows.sql implement this.
  *
- * Each transaction that ends members, adds members or runs one again writes a row in `ends`: how much `pending` of the flow changes. A
+ * Each transaction that ends members, adds members or runs one again inserts a row into `ends`: how much `pending` of the flow changes. A
  * resolver locks the row of the flow. Then one statement deletes all rows of `ends` that it sees. The resolver adds them to `pending` and
  * commits both together. If `pending` is 0, the same transaction ends the flow. The callback starts in it too, or later if its row is
  * locked. A retry of the flow locks the flow, counts the live members in one snapshot, subtracts what `ends` contains, and opens the
@@ -32,21 +32,21 @@
  * breaks: DELETE_FIRST   LOST   one transaction deletes the rows, and the next one counts them
  * breaks: COUNTS_ON      TWICE  the resolver counts the rows of a flow that has ended
  * breaks: AS_ONE         LOST   members that a claim ends together are counted as one
- * breaks: NOTED_TWICE    EARLY  the trigger also writes rows for members that a claim ends together
+ * breaks: NOTED_TWICE    EARLY  the trigger also inserts rows for members that a claim ends together
  * breaks: ENDS_FIRST     EARLY  a member ends before its transaction commits that adds a member
- * breaks: NO_PLUS        EARLY  a retry by hand writes no row in ends
+ * breaks: NO_PLUS        EARLY  a retry by hand inserts no row into ends
  * breaks: NO_REOPEN      LOST   a retry of the flow does not open it
  * breaks: NO_RECOUNT     EARLY  a retry of the flow does not count the members
  * breaks: EARLY_RECOUNT  EARLY  a retry of the flow counts the members in a snapshot from before the lock
  * breaks: RECOUNTS_ROWS  COUNT  a retry of the flow does not subtract what ends contains
- * breaks: SILENT_RETRY   LOST   a retry of the flow writes no row if it runs no member again
+ * breaks: SILENT_RETRY   LOST   a retry of the flow inserts no row if it runs no member again
  * breaks: KEEPS_END      LOST   a retry of the flow keeps the row of an end that the callback has not received
  * breaks: OUTSIDE NO_SHARED_LOCK  EARLY  the program does not share the lock
  * breaks: OUTSIDE NO_SEAL_LOCK    EARLY  the seal does not wait for the lock
  * breaks: OUTSIDE NO_CHECK        EARLY  the program does not check the flow after it has got the lock
  * breaks: OUTSIDE NO_SHARE        EARLY  the snapshot of the program is older than a seal or an end
  * breaks: OUTSIDE NO_SEAL         EARLY  the flow ends before it is sealed
- * breaks: OUTSIDE SILENT_SEAL     LOST   the seal writes no row in ends
+ * breaks: OUTSIDE SILENT_SEAL     LOST   the seal inserts no row into ends
  * breaks: OUTSIDE NO_TRY          EARLY  a canceled flow ends without the lock
  * breaks: OUTSIDE TRIES_LATE      EARLY  the resolver tries to get the lock after it has deleted the rows
  * breaks: OUTSIDE NO_STOP_LOOK    LOST   no resolver looks at a canceled flow without rows
@@ -56,9 +56,9 @@
  * The SQL does not have four of these guards yet. It behaves as with OUTSIDE TRIES_LATE, KEEPS_END and VANISHES NO_SEARCH_LOCK, and as
  * with EARLY_RECOUNT if a REPEATABLE READ transaction retries the flow.
  *
- * Not modelled on purpose: how members end (completed, failed, canceled), so a flow ends either way, and a retry of the flow runs any
- * member again or none; flows in flows, which end like members; a program that adds members after the seal, which only running members
- * may do; and attempts that have lost their claim and still add members.
+ * Not modeled: how members end (completed, failed, canceled), so a flow ends either way, and a retry of the flow runs any member again or
+ * none; flows in flows, which end like members; a program that adds members after the seal, which only running members may do; and
+ * attempts that have lost their claim and still add members.
  */
 #ifndef NR
 #define NR 2              /* resolvers */

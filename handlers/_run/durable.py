@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from jobherd.handlers._policy.durations import Duration, positive
-from jobherd.handlers._run.children import Parent
+from jobherd.handlers._run.child_job_methods import Parent
 from jobherd.handlers._run.steps import (
     Record,
     StepTransaction,

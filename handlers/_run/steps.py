@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import psycopg
 
     from jobherd.handlers._enqueue.send import Own
+    from jobherd.handlers._run.child_job_methods import Parent
     from jobherd.handlers._run.child_jobs import ChildCall, Spawned
-    from jobherd.handlers._run.children import Parent
     from jobherd.handlers._run.durable import Durable
 
 LONGEST: Final = 200

@@ -16,7 +16,7 @@ from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.inputs import NoInputs
 from jobherd.handlers._run.steps import StepError
 from jobherd.handlers._testing.attempt import arun_payload, run_payload
-from jobherd.handlers._testing.children import WatchedSteps
+from jobherd.handlers._testing.child_jobs import WatchedSteps
 from jobherd.handlers._testing.enqueued import Watched
 from jobherd.handlers._testing.ran import Ran
 from jobherd.handlers._values.outcome import EXPIRED, Outcome

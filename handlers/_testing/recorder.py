@@ -10,7 +10,7 @@ from jobherd import sql
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.default import configure, keeping_default
 from jobherd.handlers._testing.attempt import arun_payload, run_payload
-from jobherd.handlers._testing.children import WatchedSteps
+from jobherd.handlers._testing.child_jobs import WatchedSteps
 from jobherd.handlers._testing.enqueued import Watched
 from jobherd.handlers._testing.steps import InMemory
 

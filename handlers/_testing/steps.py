@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jobherd.handlers._policy.policy import Policy
+    from jobherd.handlers._run.child_job_methods import Parent
     from jobherd.handlers._run.child_jobs import ChildCall
-    from jobherd.handlers._run.children import Parent
     from jobherd.handlers._run.durable import Durable
     from jobherd.handlers._run.inputs import InputHost
     from jobherd.handlers._run.steps import StepHost

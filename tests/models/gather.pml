@@ -1,6 +1,6 @@
 /* A job that spawns child jobs and waits for all of them: workers that run it and die anywhere, a supervisor that reclaims it, child jobs
  * that end at any time, a maintenance process that ends their flow, others that wake the job, and a user who runs the job early.
- * sql/queries/steps/ and workers/run/children.py implement this.
+ * sql/queries/steps/ and workers/run/child_jobs.py implement this.
  *
  * One commit under the fence enqueues the child jobs and records the step. The worker checks whether the flow of the child jobs has ended.
  * If not, one commit writes the wait and suspends the job. The commit that ends the flow also inserts a row into signals. Maintenance

@@ -6,11 +6,11 @@ from tests.mutants.mutant import Mutant
 
 STEPS = "workers/run/steps.py"
 SIGNALS_SQL = "sql/schema/37_signals.sql"
-CHILDREN_SQL = "sql/schema/38_children.sql"
+CHILDREN_SQL = "sql/schema/38_child_jobs.sql"
 SIGNALS = ("tests/sql/test_signals.py",)
-CHILDREN = ("tests/sql/test_children.py",)
+CHILDREN = ("tests/sql/test_child_jobs.py",)
 LOST = ("tests/workers/run/test_steps.py::test_lost_claim_interrupts_the_job_and_records_no_further_step",)
-WORKER = "tests/workers/run/test_children.py::"
+WORKER = "tests/workers/run/test_child_jobs.py::"
 COUNT = "tests/workers/run/test_attempt_count.py::"
 
 INPUTS = "tests/workers/run/test_inputs.py::"

@@ -25,7 +25,7 @@ from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.inspect.phrases import duration
 from jobherd.workers.process.interruptions import JobLost
 from jobherd.workers.run.attempt_count import begin_count, new_count
-from jobherd.workers.run.children import find_values, judged, spawn_values, spawned_by, wait_values
+from jobherd.workers.run.child_jobs import find_values, judged, spawn_values, spawned_by, wait_values
 from jobherd.workers.run.step_records import opened, sealed
 from jobherd.workers.run.suspension import Suspension
 from jobherd.workers.run.transaction_messages import SWALLOWED, find_step_problem
@@ -34,8 +34,8 @@ from jobherd.workers.system.failpoints import reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jobherd.handlers._run.child_job_methods import Parent
     from jobherd.handlers._run.child_jobs import ChildCall, Spawned
-    from jobherd.handlers._run.children import Parent
     from jobherd.handlers._values.outcome import Outcome
     from jobherd.workers.database.opening import Row
     from jobherd.workers.database.wire import Request

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from jobherd.handlers._define.flow_nodes import Call
     from jobherd.handlers._policy.policy import Policy
+    from jobherd.handlers._run.child_job_methods import Parent
     from jobherd.handlers._run.child_jobs import ChildCall, Spawned
-    from jobherd.handlers._run.children import Parent
     from jobherd.handlers._testing.enqueued import Enqueued, Watched
 
 

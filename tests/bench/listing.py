@@ -18,8 +18,8 @@ import psycopg
 
 from jobherd.workers.dashboard.database import Database
 from jobherd.workers.dashboard.filters import Wanted
-from jobherd.workers.dashboard.listing import Found, look
-from jobherd.workers.dashboard.listing_by_end import look_by_end
+from jobherd.workers.dashboard.job_search import Found, search_jobs
+from jobherd.workers.dashboard.job_search_by_end import search_jobs_by_end
 from tests.bench.jobs import drain
 from tests.support.figures import Report
 from tests.support.ground import arguments, fresh, ground
@@ -147,7 +147,7 @@ async def looks(dsn: str, rounds: int) -> tuple[dict[str, list[float]], str, str
         for _ in range(rounds + 1):
             for name, wanted in ASKED.items():
                 begun = time.monotonic()
-                found = await (look_by_end if wanted.sort else look)(database, wanted, budget=PATIENCE)
+                found = await (search_jobs_by_end if wanted.sort else search_jobs)(database, wanted, budget=PATIENCE)
                 times[name].append(time.monotonic() - begun)
                 assert not found.is_late, name
         return {name: took[1:] for name, took in times.items()}, await late(database, TEXT), await late(database, FIELD)
@@ -158,7 +158,7 @@ async def looks(dsn: str, rounds: int) -> tuple[dict[str, list[float]], str, str
 async def late(database: Database, wanted: Wanted) -> str:
     """Text with the seconds of a list that finds nothing, and how far back it reads."""
     begun = time.monotonic()
-    found: Found = await look(database, wanted)
+    found: Found = await search_jobs(database, wanted)
     return f"{time.monotonic() - begun:.2f} s, looked back to job {found.floor:,}"
 
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 def be_patient(set_attribute: Callable[[Any, str, Any], object], set_item: Callable[[Any, str, Any], object]) -> None:
     """Raise the limits with these two functions, such as those of `monkeypatch`."""
-    from jobherd.workers.dashboard import database, fleet, listing
+    from jobherd.workers.dashboard import database, fleet, job_search
 
     set_attribute(database, "STATEMENT", LIMIT)
     set_attribute(database, "PATIENCE", LIMIT)
     set_item(database._SESSION, "connect_timeout", str(int(LIMIT)))
     set_attribute(fleet, "PATIENCE", LIMIT)
-    set_item(listing.look.__kwdefaults__, "budget", LIMIT)
+    set_item(job_search.search_jobs.__kwdefaults__, "budget", LIMIT)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from jobherd.supervisor.cli.top.frame import Status, draw
 from jobherd.supervisor.cli.top.view import View
 from jobherd.supervisor.cli.top.watch import Watch
 from jobherd.workers.dashboard import attention as strip
-from jobherd.workers.dashboard import kept as kept_answers
+from jobherd.workers.dashboard import query_cache
 from jobherd.workers.dashboard.database import Database
 from jobherd.workers.inspect.attention import PARAMETERS, attention
 from tests.cli.rows import child, claim, past, send, supervisor
@@ -196,7 +196,7 @@ def test_failures_beyond_the_read_limit_are_counted_by_the_rollup(database):
 
 
 def test_attention_query_is_shared_and_a_slow_one_is_cached_for_longer(monkeypatch):
-    monkeypatch.setattr(kept_answers, "PATIENCE", 60.0)
+    monkeypatch.setattr(query_cache, "PATIENCE", 60.0)
     now = 0.0
     asked = 0
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from jobherd import sql
-from jobherd.workers.dashboard import application, kept
+from jobherd.workers.dashboard import application, query_cache
 from jobherd.workers.dashboard.databases import application_of
 from tests.cli.rows import send
 from tests.dashboard.support import Page
@@ -21,7 +21,7 @@ NOTES = "SELECT actor, action FROM jobherd.audit ORDER BY id"
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch):
-    monkeypatch.setattr(kept, "PATIENCE", LIMIT)
+    monkeypatch.setattr(query_cache, "PATIENCE", LIMIT)
 
 
 @pytest.fixture
@@ -99,13 +99,13 @@ def test_unreachable_database_does_not_delay_the_others(pair, monkeypatch):
             front, *_ = page.app.state.parts
             here, there = front.state.databases
             page.portal.call(here.refresh)
-            monkeypatch.setattr(kept, "PATIENCE", 0.0)
+            monkeypatch.setattr(query_cache, "PATIENCE", 0.0)
             text = page.get("/").text
             assert "no answer yet" in row_of(text, "away")
             assert "connected" in row_of(text, "db1/app")
             assert page.get("/db/db1-app/queues").status_code == 200
             silent.close()
-            monkeypatch.setattr(kept, "PATIENCE", LIMIT)
+            monkeypatch.setattr(query_cache, "PATIENCE", LIMIT)
             page.portal.call(there.refresh)
             text = page.get("/").text
             assert "away</span> since <time" in row_of(text, "away")

@@ -8,7 +8,7 @@ from itertools import count
 import psycopg
 import pytest
 
-from jobherd.workers.dashboard import listing
+from jobherd.workers.dashboard import job_search
 from jobherd.workers.dashboard.database import Database, Reading
 from jobherd.workers.dashboard.filters import STATES, Wanted
 from tests.cli.rows import child, claim, past, send, supervisor
@@ -55,7 +55,7 @@ def looks(dsn):
 async def _look(dsn, wanted, **more):
     database = Database(dsn)
     try:
-        return await listing.look(database, wanted, **more)
+        return await job_search.search_jobs(database, wanted, **more)
     finally:
         await database.close()
 
@@ -127,7 +127,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(database):
     send(database, "SELECT jobherd.enqueue('rare:one', '{}') FROM generate_series(1, 25)")
     past(database, "completed", many=300, kind="rare:one")
     for wanted, many in ((Wanted(), 665), (Wanted(kind="rare:one"), 365), (Wanted(states=("failed", "ready")), 65)):
-        seen, before = [], listing.LARGEST
+        seen, before = [], job_search.LARGEST
         with looks(database) as look:
             while before is not None:
                 found = look(wanted, before=before, limit=17)
@@ -139,8 +139,8 @@ def test_pages_follow_each_other_without_gap_or_repetition(database):
 
 def test_search_finds_rare_jobs_far_back_and_lists_frequent_ones_newest_first(database, monkeypatch):
     """Beyond the first rows, the search reads ranges of ids. If a range has too many matches, it must return the newest."""
-    monkeypatch.setattr(listing, "FIRST", 100)
-    monkeypatch.setattr(listing, "MOST", 4_500)
+    monkeypatch.setattr(job_search, "FIRST", 100)
+    monkeypatch.setattr(job_search, "MOST", 4_500)
     rare = past(database, "failed", kind="rare:one")
     dense = past(database, "completed", kind="dense:one", many=9_000)
     past(database, "completed", many=12_000)
@@ -156,8 +156,8 @@ def test_search_finds_rare_jobs_far_back_and_lists_frequent_ones_newest_first(da
 
 def test_jobs_of_a_past_time_are_found_in_few_steps_even_with_a_larger_id(database, monkeypatch):
     """One step covers all ids that are newer than the time. Jobs with such an id can still have ended before it."""
-    monkeypatch.setattr(listing, "FIRST", 100)
-    monkeypatch.setattr(listing, "MOST", 4_500)
+    monkeypatch.setattr(job_search, "FIRST", 100)
+    monkeypatch.setattr(job_search, "MOST", 4_500)
     past(database, "completed", days=3, many=9_000)
     old = past(database, "completed", days=2, many=300)
     past(database, "completed", many=30_000)
@@ -208,7 +208,7 @@ def test_search_that_waits_for_a_lock_is_canceled_in_time_without_an_error(datab
     with psycopg.connect(database) as other, looks(database) as look:
         other.execute("LOCK TABLE jobherd.history")
         found = look(Wanted(states=("completed",)), budget=0.2)
-        assert (found.rows, found.is_late, found.onward) == ([], True, listing.LARGEST)
+        assert (found.rows, found.is_late, found.onward) == ([], True, job_search.LARGEST)
 
 
 def test_text_search_skips_kinds_with_redacted_fields_and_lists_redact_their_errors(database):

@@ -6,15 +6,15 @@ from itertools import count
 
 from starlette.datastructures import QueryParams
 
-from jobherd.workers.dashboard import listing_by_end
+from jobherd.workers.dashboard import job_search_by_end
 from jobherd.workers.dashboard.database import Database
 from jobherd.workers.dashboard.filters import Wanted
-from jobherd.workers.dashboard.listing import Look
-from jobherd.workers.dashboard.listing_by_end import look_by_end
+from jobherd.workers.dashboard.job_search import JobSearch
+from jobherd.workers.dashboard.job_search_by_end import search_jobs_by_end
 from tests.cli.rows import past, send
 from tests.dashboard.support import finish
+from tests.dashboard.test_job_search import declare, fill, ids, looks
 from tests.dashboard.test_jobs import listed
-from tests.dashboard.test_looking import declare, fill, ids, looks
 
 BY_END = "SELECT id FROM jobherd.history WHERE kind = ANY (%s) ORDER BY finished_at DESC, id DESC"
 
@@ -23,7 +23,7 @@ def ended(dsn, wanted, **more):
     async def look():
         database = Database(dsn)
         try:
-            return await look_by_end(database, wanted, **more)
+            return await search_jobs_by_end(database, wanted, **more)
         finally:
             await database.close()
 
@@ -72,20 +72,20 @@ def test_every_finished_job_is_listed_once_in_the_order_of_its_end(database):
 
 
 def test_dense_time_range_is_divided_until_its_jobs_can_be_sorted(database, monkeypatch):
-    monkeypatch.setattr(listing_by_end, "MOST", 100)
+    monkeypatch.setattr(job_search_by_end, "MOST", 100)
     scatter(database, many=1000)
     assert pages(database, Wanted(), limit=50) == [one for (one,) in send(database, BY_END, ["a:b", "a:c"])]
 
 
 def test_first_statement_finds_the_latest_jobs_however_long_ago_they_ended(database, monkeypatch):
     asked = []
-    rows = Look.rows
+    rows = JobSearch.rows
 
     async def noted(self, name, steer, **step):
         asked.append(step)
         return await rows(self, name, steer, **step)
 
-    monkeypatch.setattr(Look, "rows", noted)
+    monkeypatch.setattr(JobSearch, "rows", noted)
     assert ids(ended(database, Wanted())) == []
     for days in (9, 0.1, 0):
         past(database, "completed", many=60, days=days)

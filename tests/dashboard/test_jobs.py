@@ -14,7 +14,7 @@ from jobherd.workers.dashboard import application, jobs
 from jobherd.workers.dashboard.filters import Wanted
 from tests.cli.rows import past, send
 from tests.dashboard.support import W01, Page
-from tests.dashboard.test_looking import fill
+from tests.dashboard.test_job_search import fill
 from tests.support.patience import LIMIT
 
 

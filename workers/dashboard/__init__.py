@@ -5,8 +5,8 @@ It can be mounted in other sites:
     from jobherd.workers.dashboard import application
     site.mount("/jobs", application("postgresql://...", authorize=who_may))
 
-`application.py` assembles it, `databases.py` one of several databases, with `members.py`. `guard.py`
-admits or rejects every request; `request.py` has what it found out. `kept.py` keeps answers for all viewers.
+`application.py` assembles it, `databases.py` one of several databases, with `database_list.py`. `guard.py`
+admits or rejects every request; `request.py` has what it found out. `query_cache.py` keeps answers for all viewers.
 `access.py` has the roles, tokens and signatures, `cookies.py` the cookies,
 `login_limits.py` the limits on wrong tokens. `actions.py` makes endpoints that change something,
 `forms.py` reads their forms. `database.py` is the only access to PostgreSQL; `live_updates.py` sends

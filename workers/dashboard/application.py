@@ -21,10 +21,10 @@ from jobherd.workers.dashboard import (
     attention,
     audit,
     bulk,
+    chart_table,
     enqueue,
     errors,
     event_stream,
-    figures,
     fleet,
     flows,
     job,
@@ -39,7 +39,7 @@ from jobherd.workers.dashboard import (
     schedule_edit,
     schedule_payload,
     schedules,
-    search,
+    search_redirect,
 )
 from jobherd.workers.dashboard.access import Keys
 from jobherd.workers.dashboard.access_log import AccessLog
@@ -70,7 +70,7 @@ log = logging.getLogger("jobherd.dashboard")
 
 PAGES: Final = (
     overview,
-    figures,
+    chart_table,
     jobs,
     job,
     job_signal,
@@ -85,7 +85,7 @@ PAGES: Final = (
     kinds,
     errors,
     audit,
-    search,
+    search_redirect,
     login,
     event_stream,
 )

@@ -1,6 +1,6 @@
 """Shows on every page what needs attention, from one query for all viewers.
 
-`kept.py` limits how often it is queried and how long a page waits. An action ends that, so that the
+`query_cache.py` limits how often it is queried and how long a page waits. An action ends that, so that the
 next page shows its effect. No page is refused because of it. The conditions and their words are in
 `workers/inspect/attention.py`.
 """
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from jobherd.workers.dashboard.guard import SAFE
-from jobherd.workers.dashboard.kept import PERIOD, Kept
 from jobherd.workers.dashboard.live_updates import Topic
+from jobherd.workers.dashboard.query_cache import PERIOD, CachedQuery
 from jobherd.workers.inspect.attention import PARAMETERS, attention
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _WITHOUT: Final = ("/static/", "/live", "/login")
 """Paths of answers that do not show the strip."""
 
 
-class Attention(Kept["list[Item]"]):
+class Attention(CachedQuery["list[Item]"]):
     """Keeps what needs attention. Made by `application`, one a process. clock: monotonic seconds."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from jobherd.workers.dashboard.actions import Done, action, sentence_of
 from jobherd.workers.dashboard.database import Away, database
 from jobherd.workers.dashboard.filters import Wanted
-from jobherd.workers.dashboard.listing import look
+from jobherd.workers.dashboard.job_search import search_jobs
 from jobherd.workers.dashboard.live_updates import FINAL, Topic
 from jobherd.workers.dashboard.redaction import paths_of
 from jobherd.workers.dashboard.render import page
@@ -182,7 +182,7 @@ class Runner:
         if "ids" in chosen:
             left = sorted((number for number in chosen["ids"] if number < row["reached"]), reverse=True)
             return left[:size], left[size - 1] if len(left) > size else 0
-        found = await look(
+        found = await search_jobs(
             self._database,
             Wanted.from_document(chosen["filter"]),
             before=row["reached"],

@@ -1,6 +1,6 @@
 """Chooses the jobs of a bulk action, shows what will happen to how many, and begins it.
 
-`listing` finds the jobs of a filter, and `bulk` runs the action.
+`job_search` finds the jobs of a filter, and `bulk` runs the action.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobherd.workers.dashboard import bulk
 from jobherd.workers.dashboard.actions import Done, action
 from jobherd.workers.dashboard.database import database
 from jobherd.workers.dashboard.filters import LIVE, OVER, Wanted
-from jobherd.workers.dashboard.listing import look
+from jobherd.workers.dashboard.job_search import search_jobs
 from jobherd.workers.dashboard.redaction import paths_of
 from jobherd.workers.dashboard.render import page
 from jobherd.workers.dashboard.request import Refused, root_of, viewer_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from jobherd.workers.dashboard.database import Database, Row
     from jobherd.workers.dashboard.forms import Form
-    from jobherd.workers.dashboard.listing import Found
+    from jobherd.workers.dashboard.job_search import Found
 
 COUNTED: Final = 10_000
 """Jobs that are counted before a bulk action; above it the page says that there are more."""
@@ -117,7 +117,7 @@ async def _choose(at: Database, given: Form) -> Choice:
             )
         if among.is_relative:
             among = among.fixed((await at.rows("observe/show_time"))[0]["now"])
-        found: Found = await look(at, among, limit=COUNTED, hidden=await paths_of(at))
+        found: Found = await search_jobs(at, among, limit=COUNTED, hidden=await paths_of(at))
         return Choice(deed, {"filter": among.document()}, found.rows, Counter(), at_least=found.onward is not None)
     ids = sorted(
         {int(text) for text in given.getlist("id") if text.isascii() and text.isdigit() and len(text) < 19},

@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 from jobherd.workers.dashboard.charts import WINDOWS, window_of
 from jobherd.workers.dashboard.database import database
-from jobherd.workers.dashboard.past import Chosen, sums
 from jobherd.workers.dashboard.render import page
+from jobherd.workers.dashboard.window_charts import Chosen, sums
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,7 +38,7 @@ async def show(request: Request) -> Response:
         for row in reversed(points)
         if row["retried"] or any(row[name] for name in COUNTED)
     ]
-    return page(request, "figures.html", windows=WINDOWS.values(), window=window, chosen=chosen, rows=rows)
+    return page(request, "chart_table.html", windows=WINDOWS.values(), window=window, chosen=chosen, rows=rows)
 
 
 def address(row: Row, window: Window, chosen: Chosen) -> str:

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jobherd.handlers._enqueue.shards import shard_of
-from jobherd.workers.dashboard.kept import Kept
+from jobherd.workers.dashboard.query_cache import CachedQuery
 from jobherd.workers.dashboard.render import link
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Figures(NamedTuple):
     counts: Sequence[Row]
 
 
-class Member:
+class ListedDatabase:
     """One of the databases. mount: its path below the dashboard. app: its own dashboard."""
 
     def __init__(self, name: str, mount: str, app: Starlette) -> None:
@@ -44,7 +44,7 @@ class Member:
             [first] = await data.rows("observe/show_shard")
             return Figures(first["shard"], await data.rows("dashboard/count_states", {"most": COUNTED}))
 
-        self.figures = Kept(ask, "the number of jobs")
+        self.figures = CachedQuery(ask, "the number of jobs")
 
     def link(self, name: str, **params: Any) -> str:
         """Return the path of a page of this database, below that of the dashboard."""
@@ -55,9 +55,9 @@ class Member:
         await asyncio.gather(self.figures.refresh(), self.app.state.attention.refresh())
 
 
-async def member_of(request: Request, job_id: int) -> Member | None:
+async def database_of_job(request: Request, job_id: int) -> ListedDatabase | None:
     """Return the database that gave this id. None if it is not known: it has no number, or does not answer."""
-    members: Sequence[Member] = request.app.state.databases
-    await asyncio.gather(*(member.figures.refresh() for member in members if member.figures.last is None))
-    numbers = {member.figures.last.shard: member for member in members if member.figures.last}
+    listed: Sequence[ListedDatabase] = request.app.state.databases
+    await asyncio.gather(*(one.figures.refresh() for one in listed if one.figures.last is None))
+    numbers = {one.figures.last.shard: one for one in listed if one.figures.last}
     return numbers.get(shard_of(job_id))

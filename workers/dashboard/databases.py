@@ -20,11 +20,11 @@ from starlette.routing import Mount, Route
 from jobherd.workers.dashboard import event_stream, live_updates, login
 from jobherd.workers.dashboard.access_log import AccessLog
 from jobherd.workers.dashboard.application import application, site
-from jobherd.workers.dashboard.kept import PERIOD
-from jobherd.workers.dashboard.members import Member, member_of
+from jobherd.workers.dashboard.database_list import ListedDatabase, database_of_job
+from jobherd.workers.dashboard.query_cache import PERIOD
 from jobherd.workers.dashboard.render import page
 from jobherd.workers.dashboard.request import home_of
-from jobherd.workers.dashboard.search import job_id_of
+from jobherd.workers.dashboard.search_redirect import job_id_of
 from jobherd.workers.dashboard.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -44,26 +44,28 @@ def application_of(databases: Mapping[str, str], **options: Any) -> Starlette:
     databases: addresses by the name that users see.
     options: as for `application`; they apply to each database.
     """
-    members = [Member(name, mount, application(databases[name], **options)) for name, mount in _mounts(databases)]
-    first = members[0].app.state
+    listed = [
+        ListedDatabase(name, mount, application(databases[name], **options)) for name, mount in _mounts(databases)
+    ]
+    first = listed[0].app.state
     front = site([*routes, *login.routes, *event_stream.routes], first.rules)
     front.state.database = front.state.attention = None
     front.state.sessions = Sessions(first.database, first.rules.keys, shared=False)
     front.state.login_limits = first.login_limits
-    front.state.access_log = AccessLog(*(member.app.state.database for member in members))
-    front.state.databases = tuple(members)
+    front.state.access_log = AccessLog(*(one.app.state.database for one in listed))
+    front.state.databases = tuple(listed)
 
     async def ask(_database: Database, _argument: str) -> Mapping[str, object]:
-        return await _ask(members)
+        return await _ask(listed)
 
     front.state.hub = live_updates.Hub(
         front, first.database, [live_updates.Topic("databases", "databases/_live.html", ask, every=PERIOD)]
     )
-    for member in members:
-        member.app.state.mount = member.mount
+    for one in listed:
+        one.app.state.mount = one.mount
         for name in _SHARED:
-            setattr(member.app.state, name, getattr(front.state, name))
-    parts = [member.app for member in members]
+            setattr(one.app.state, name, getattr(front.state, name))
+    parts = [one.app for one in listed]
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -72,7 +74,7 @@ def application_of(databases: Mapping[str, str], **options: Any) -> Starlette:
                 await stack.enter_async_context(part.router.lifespan_context(part))
             yield
 
-    mounts = [*(Mount(member.mount, member.app) for member in members), Mount("/", front)]
+    mounts = [*(Mount(one.mount, one.app) for one in listed), Mount("/", front)]
     app = Starlette(routes=mounts, lifespan=lifespan)
     app.state.parts = (front, *parts)
     return app
@@ -87,14 +89,14 @@ async def search(request: Request) -> Response:
     """Redirect the browser to the job, if its id names the database; else show where to search."""
     words = request.query_params.get("q", "").strip()
     number = job_id_of(words)
-    if number and (member := await member_of(request, number)) is not None:
-        return RedirectResponse(f"{home_of(request)}{member.link('job', id=number)}", HTTPStatus.SEE_OTHER)
+    if number and (owner := await database_of_job(request, number)) is not None:
+        return RedirectResponse(f"{home_of(request)}{owner.link('job', id=number)}", HTTPStatus.SEE_OTHER)
     return page(request, "databases/search.html", words=words)
 
 
-async def _ask(members: Sequence[Member]) -> dict[str, Any]:
-    await asyncio.gather(*(member.refresh() for member in members))
-    return {"members": members}
+async def _ask(listed: Sequence[ListedDatabase]) -> dict[str, Any]:
+    await asyncio.gather(*(one.refresh() for one in listed))
+    return {"databases": listed}
 
 
 def _mounts(names: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -68,7 +68,7 @@ class Found:
         return self.floor or None
 
 
-async def look(
+async def search_jobs(
     database: Database,
     wanted: Wanted,
     *,
@@ -86,14 +86,14 @@ async def look(
     budget: seconds.
     hidden: the redacted paths by kind; the errors of these jobs are redacted. Text is searched only in
         jobs of kinds that are declared and redact nothing.
-    The order that the filter names does not count: `listing_by_end` has the other one.
+    The order that the filter names does not count: `job_search_by_end` has the other one.
     Raises as Database.rows, except when the time is up.
 
-    >>> await look(database(request), Wanted(states=("failed",), since="24h"))  # doctest: +SKIP
+    >>> await search_jobs(database(request), Wanted(states=("failed",), since="24h"))  # doctest: +SKIP
     """
     hidden = hidden or {}
     now = (await database.rows("observe/show_time"))[0]["now"] if wanted.is_relative else datetime.now(UTC)
-    looking = Look(
+    search = JobSearch(
         database,
         wanted.parameters(now) | {"before": before, "limit": limit, "hidden": list(hidden)},
         clock,
@@ -102,11 +102,11 @@ async def look(
     states = wanted.states or (*LIVE, *OVER)
     low = 0
     if any(state in LIVE for state in states):
-        low = await looking.live(limit if wanted.is_everything else max(scan, limit))
+        low = await search.live(limit if wanted.is_everything else max(scan, limit))
     if any(state in OVER for state in states) and low < before:
         troubled = all(state in {*LIVE, *TROUBLED} for state in states)
-        low = max(low, await looking.past(low, limit if wanted.is_everything else max(FIRST, limit), troubled=troubled))
-    found = looking.found
+        low = max(low, await search.past(low, limit if wanted.is_everything else max(FIRST, limit), troubled=troubled))
+    found = search.found
     # a job that finished between two steps was found by both
     last_seen = {row["id"]: row for row in found.rows if row["id"] >= low}
     found.rows = sorted(last_seen.values(), key=lambda row: -row["id"])[:limit]
@@ -122,7 +122,7 @@ def cover_errors(found: Found, hidden: Mapping[str, Sequence[str]]) -> None:
 
 
 @dataclass(slots=True)
-class Look:
+class JobSearch:
     """One search: its steps, and the time that is left for them."""
 
     database: Database

@@ -1,7 +1,7 @@
 """Lists finished jobs by their time of end, newest first, in bounded steps.
 
 The walk goes back in time in growing periods. Each is read by the summaries that say which pages of
-the history can hold a match. As `listing`, it returns what was found in its time, and how far it
+the history can hold a match. As `job_search`, it returns what was found in its time, and how far it
 came. Live jobs have no end: they are not in this list.
 """
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from jobherd.workers.dashboard.filters import OVER
-from jobherd.workers.dashboard.listing import BUDGET, LARGEST, MOST, Found, Look, cover_errors
+from jobherd.workers.dashboard.job_search import BUDGET, LARGEST, MOST, Found, JobSearch, cover_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ NONE: Final = -(2**63)
 """Every id is larger."""
 
 
-async def look_by_end(
+async def search_jobs_by_end(
     database: Database,
     wanted: Wanted,
     *,
@@ -47,7 +47,7 @@ async def look_by_end(
 ) -> Found:
     """Return the matching finished jobs that ended last before `before`, a time of end and an id.
 
-    The other arguments are those of `listing.look`. `Found.ended_before` says where the next
+    The other arguments are those of `job_search.search_jobs`. `Found.ended_before` says where the next
     search begins.
     """
     hidden = hidden or {}
@@ -56,19 +56,19 @@ async def look_by_end(
     among = wanted.among(OVER)
     if among is None:
         return Found(asked_at=now)
-    looking = Look(database, among.parameters(now) | {"hidden": list(hidden)}, clock, clock() + budget)
-    since = looking.parameters["since"] or EARLIEST
+    search = JobSearch(database, among.parameters(now) | {"hidden": list(hidden)}, clock, clock() + budget)
+    since = search.parameters["since"] or EARLIEST
     top, below = before or (now + timedelta(seconds=AHEAD), LARGEST)
-    if until := looking.parameters["until"]:
+    if until := search.parameters["until"]:
         top = min(top, until)
     # The first period reaches back to the newest job, however long ago that ended.
     empty = max(0.0, (top - min(now, known["ended"] or now)).total_seconds())
     period = empty + FIRST
-    found = looking.found
+    found = search.found
     while len(found.rows) < limit and top > since:
         low = max(since, top - timedelta(seconds=min(period, (top - since).total_seconds())))
         began = clock()
-        rows = await looking.rows(
+        rows = await search.rows(
             "dashboard/list_finished_by_end",
             "dashboard/force_block_summaries",
             low=low,
@@ -83,11 +83,11 @@ async def look_by_end(
             # First without the time before the newest job, then less and less.
             period = empty if period > empty > 0 else max(SHORTEST, period / 8)
             continue
-        looking.take(rows)
+        search.take(rows)
         grown = max(FIRST, period - empty) * (8 if found.rows else 32) if low < now else FIRST
         top, below, empty = low, NONE, 0.0  # the jobs that ended at this time were in the period
         took = max(clock() - began, 1e-6)
-        period = max(SHORTEST, min(grown, period * max(looking.left, 0) / 2 / took, LONGEST))
+        period = max(SHORTEST, min(grown, period * max(search.left, 0) / 2 / took, LONGEST))
     found.is_full = len(found.rows) >= limit
     found.ended_before = _onward(found.rows, top, since, is_full=found.is_full)
     cover_errors(found, hidden)

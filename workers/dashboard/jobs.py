@@ -1,6 +1,6 @@
 """Shows the list of jobs, filtered and paged by its address.
 
-`listing` finds the jobs. The form around the list chooses jobs for a bulk action (`bulk_choice`).
+`job_search` finds the jobs. The form around the list chooses jobs for a bulk action (`bulk_choice`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from jobherd.workers.dashboard import bulk, bulk_choice
 from jobherd.workers.dashboard.bulk_choice import DEEDS
 from jobherd.workers.dashboard.database import database
 from jobherd.workers.dashboard.filters import STATES, TEXT_REACHES, Wanted
-from jobherd.workers.dashboard.listing import LARGEST, Found, look
-from jobherd.workers.dashboard.listing_by_end import look_by_end
+from jobherd.workers.dashboard.job_search import LARGEST, Found, search_jobs
+from jobherd.workers.dashboard.job_search_by_end import search_jobs_by_end
 from jobherd.workers.dashboard.live_updates import Topic
 from jobherd.workers.dashboard.redaction import paths_of, redact
 from jobherd.workers.dashboard.render import page
@@ -93,8 +93,8 @@ async def _look(
     at: Database, wanted: Wanted, before: int, size: int, ended: tuple[datetime, int] | None, *, hidden: Hidden
 ) -> Found:
     if wanted.sort:
-        return await look_by_end(at, wanted, before=ended, limit=size, hidden=hidden)
-    return await look(at, wanted, before=before, limit=size, hidden=hidden)
+        return await search_jobs_by_end(at, wanted, before=ended, limit=size, hidden=hidden)
+    return await search_jobs(at, wanted, before=before, limit=size, hidden=hidden)
 
 
 async def _list(at: Reading, wanted: Wanted, size: int, found: Found, hidden: Hidden) -> dict[str, Any]:

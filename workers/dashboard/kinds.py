@@ -15,8 +15,8 @@ from starlette.routing import Route
 from jobherd.workers.dashboard.charts import WINDOWS, window_of
 from jobherd.workers.dashboard.database import database
 from jobherd.workers.dashboard.live_updates import Topic
-from jobherd.workers.dashboard.past import ask_past
 from jobherd.workers.dashboard.render import count, natural, page
+from jobherd.workers.dashboard.window_charts import ask_window_charts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ async def show_one(request: Request) -> Response:
     window = window_of(request.query_params.get("window"))
     data = database(request)
     declared, past = await asyncio.gather(
-        data.row("dashboard/show_kind", {"kind": kind}), ask_past(data, f"{window.name} {kind}")
+        data.row("dashboard/show_kind", {"kind": kind}), ask_window_charts(data, f"{window.name} {kind}")
     )
     return page(request, "kind.html", kind=kind, declared=declared, windows=WINDOWS.values(), **past)
 

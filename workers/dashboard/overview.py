@@ -13,8 +13,8 @@ from starlette.routing import Route
 from jobherd.workers.dashboard.charts import HIGH, WIDE, WINDOWS, nice, window_of
 from jobherd.workers.dashboard.database import database
 from jobherd.workers.dashboard.live_updates import Topic
-from jobherd.workers.dashboard.past import RETRYING, SCOPES, Chosen, ask_past
 from jobherd.workers.dashboard.render import natural, page
+from jobherd.workers.dashboard.window_charts import RETRYING, SCOPES, Chosen, ask_window_charts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ async def show(request: Request) -> Response:
     chosen = chosen_of(request.query_params)
     past = f"{window.name} {chosen.text}".strip()
     data = database(request)
-    (context, found), ended = await asyncio.gather(_rest(data), ask_past(data, past))
+    (context, found), ended = await asyncio.gather(_rest(data), ask_window_charts(data, past))
     choices = choices_of([*found, chosen])
     return page(request, "overview.html", windows=WINDOWS.values(), past=past, choices=choices, **context | ended)
 
@@ -172,7 +172,7 @@ def ahead_of(rows: Sequence[Row]) -> dict[str, Any]:
 topics = (
     Topic("now", "overview/_now.html", ask_now, every=2.0),
     Topic("work", "overview/_work.html", ask_work, every=2.0),
-    Topic("past", "overview/_past.html", ask_past, every=10.0),
+    Topic("past", "overview/_past.html", ask_window_charts, every=10.0),
 )
 
 routes = (Route("/", show, name="overview"),)

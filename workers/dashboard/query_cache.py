@@ -33,7 +33,7 @@ STALE: Final = 60.0
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class CachedQuery(Generic[T]):
     """Keep the last answer of `ask`. what: its name in the log. clock: monotonic seconds."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], what: str, clock: Callable[[], float] = time.monotonic) -> None:

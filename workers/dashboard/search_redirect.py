@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
-from jobherd.workers.dashboard.members import member_of
+from jobherd.workers.dashboard.database_list import database_of_job
 from jobherd.workers.dashboard.request import home_of, root_of
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ async def search(request: Request) -> RedirectResponse:
     """Redirect the browser to the job or to the filtered list."""
     words = request.query_params.get("q", "").strip()
     if number := job_id_of(words):
-        if (member := await member_of(request, number)) is not None:  # perhaps another database
-            return RedirectResponse(f"{home_of(request)}{member.link('job', id=number)}", HTTPStatus.SEE_OTHER)
+        if (owner := await database_of_job(request, number)) is not None:  # perhaps another database
+            return RedirectResponse(f"{home_of(request)}{owner.link('job', id=number)}", HTTPStatus.SEE_OTHER)
         path = str(request.app.url_path_for("job", id=number))
     else:
         path = (

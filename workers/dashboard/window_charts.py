@@ -70,7 +70,7 @@ class Chosen:
         return f"&{urlencode([(self.scope, self.name)])}" if self.scope in {"kind", "queue"} else ""
 
 
-async def ask_past(data: Database, argument: str) -> dict[str, Any]:
+async def ask_window_charts(data: Database, argument: str) -> dict[str, Any]:
     """Return the charts and failures of a window.
 
     argument: "hour", "day" or "week", optionally followed by a space and the text of a `Chosen`.

@@ -22,7 +22,7 @@ from jobherd.handlers._values.outcome import Raised
 from jobherd.workers.claim.wakes import LOOK
 from jobherd.workers.ipc.board_memory import Word
 from jobherd.workers.ipc.job_table import ROWS
-from jobherd.workers.ipc.record import barrier
+from jobherd.workers.ipc.memory_barrier import barrier
 from jobherd.workers.job.row import MEMBER
 from jobherd.workers.run.arguments import NO_JOB
 from jobherd.workers.run.executor import LONG_AFTER

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import orjson
 
 from jobherd.handlers._values.encryption import cover
-from jobherd.handlers._values.json_text import dumpable
+from jobherd.handlers._values.json_output import dumpable
 from jobherd.workers.inspect.phrases import duration
 
 if TYPE_CHECKING:

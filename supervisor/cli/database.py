@@ -24,7 +24,7 @@ from jobherd import sql
 from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.handlers._enqueue.dsn import redact_dsn
 from jobherd.handlers._enqueue.missing_schema import migrating
-from jobherd.handlers._values.json_text import JsonText
+from jobherd.handlers._values.json_output import JsonText
 from jobherd.sql.migrate import SchemaError, migrate, pending
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import CONNECTION, given_flags

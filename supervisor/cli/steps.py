@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from jobherd.handlers._values.encryption import cover, open_document
-from jobherd.handlers._values.json_text import JsonText
+from jobherd.handlers._values.json_output import JsonText
 from jobherd.handlers._values.keys import KeyMissingError
 from jobherd.handlers._values.payload import PayloadError
 from jobherd.supervisor.cli import console

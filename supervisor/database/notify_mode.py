@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from jobherd.supervisor.database.connection import DatabaseConnection, Link
 from jobherd.supervisor.policy.wakeups import wants_notify
 from jobherd.workers.database.backoff import Backoff
-from jobherd.workers.ipc.record import barrier
+from jobherd.workers.ipc.memory_barrier import barrier
 
 if TYPE_CHECKING:
     from jobherd.supervisor.database.requests import Answer

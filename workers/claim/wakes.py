@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jobherd.workers.ipc.current_work import Phase
+from jobherd.workers.ipc.memory_barrier import barrier
 from jobherd.workers.ipc.pipes import MoreWork, OpensIn, WentIdle, send
-from jobherd.workers.ipc.record import barrier
 
 if TYPE_CHECKING:
     from jobherd.workers.process.context import ChildContext

@@ -18,7 +18,7 @@ from jobherd.handlers._enqueue.pool import PoolSettings
 from jobherd.handlers._enqueue.send import aput_on, arun_on
 from jobherd.handlers._enqueue.statements import OVER, Statement
 from jobherd.handlers._values.job_id import DuplicateJob, job_id, known_id
-from jobherd.handlers._values.json_text import JsonText, dumpable, job_document
+from jobherd.handlers._values.json_output import JsonText, dumpable, job_document
 from jobherd.workers.gateway.finished_jobs import FinishedJobs
 from jobherd.workers.gateway.new_jobs import NewJobsError, merged
 

@@ -13,9 +13,9 @@ import struct
 from typing import Final
 
 from jobherd.workers.ipc.counters import Tally
+from jobherd.workers.ipc.double_buffer import DoubleBuffer
 from jobherd.workers.ipc.gateway_counts import GatewayCounts
 from jobherd.workers.ipc.outcome_buffer import OutcomeBuffer
-from jobherd.workers.ipc.record import DoubleBuffer
 
 NOW = struct.Struct("<BqqqHhhhdd")
 INTERRUPTION = struct.Struct("<Bqq")

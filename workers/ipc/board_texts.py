@@ -16,7 +16,7 @@ from jobherd.workers.ipc.board_memory import (
     BoardMemory,
     Word,
 )
-from jobherd.workers.ipc.record import barrier
+from jobherd.workers.ipc.memory_barrier import barrier
 
 
 class BoardTexts(BoardMemory):

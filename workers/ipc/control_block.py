@@ -12,7 +12,8 @@ import mmap
 import os
 from typing import Final
 
-from jobherd.workers.ipc.record import DoubleBuffer, barrier
+from jobherd.workers.ipc.double_buffer import DoubleBuffer
+from jobherd.workers.ipc.memory_barrier import barrier
 from jobherd.workers.system.procfs import pid_namespace, started
 
 NAME: Final = "jobherd-notice:"

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
-from jobherd.workers.ipc.record import barrier
+from jobherd.workers.ipc.memory_barrier import barrier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from jobherd.workers.ipc.job_table import ROWS, JobTable
-from jobherd.workers.ipc.record import barrier
+from jobherd.workers.ipc.memory_barrier import barrier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ It shows what the process does (job, token, deadline, phase), whether it is idle
 of the job. It also holds the counters (`counters.py`), the outcomes of the worker's claims
 (`outcome_buffer.py`), the last lines of the log and the stack of a crash. Writing is a store and
 never a system call, so a tight loop can report its progress at no cost. Reading never waits for a
-writer: a record that could be read half-written is a double buffer (`record.py`) with sequence and
+writer: a record that could be read half-written is a double buffer (`double_buffer.py`) with sequence and
 checksum, and a half-written copy is ignored.
 
 Each region (`board_memory.py`) has one writer: the child process, except for the interruption, which
@@ -16,7 +16,7 @@ from __future__ import annotations
 from jobherd.workers.ipc.board_memory import COMPANY, INTERRUPTION, MATE, NOW, Word
 from jobherd.workers.ipc.board_streams import SERVICES, BoardStreams
 from jobherd.workers.ipc.current_work import CurrentWork, Interruption, Phase, Reason
-from jobherd.workers.ipc.record import barrier
+from jobherd.workers.ipc.memory_barrier import barrier
 
 
 class StatusBoard(BoardStreams):

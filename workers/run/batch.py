@@ -21,7 +21,7 @@ from jobherd.handlers._run.dispositions import JobTimeout
 from jobherd.handlers._run.transaction import TOGETHER
 from jobherd.handlers._values.outcome import EXPIRED, OK, Outcome, Raised
 from jobherd.workers.ipc.current_work import CurrentWork, Phase, Reason
-from jobherd.workers.ipc.record import barrier
+from jobherd.workers.ipc.memory_barrier import barrier
 from jobherd.workers.process.interruptions import JobLost
 from jobherd.workers.run.arguments import bind_arguments
 from jobherd.workers.run.executor import Executor

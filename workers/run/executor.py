@@ -20,7 +20,7 @@ from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.dispositions import JobTimeout, is_interruption
 from jobherd.handlers._run.job import FOR_EVER, Job, tell_nobody
 from jobherd.handlers._values.outcome import OK, Outcome, Raised
-from jobherd.workers.ipc.record import barrier
+from jobherd.workers.ipc.memory_barrier import barrier
 from jobherd.workers.process.interruptions import JobLost
 from jobherd.workers.process.title import Title
 from jobherd.workers.run.arguments import NO_JOB, bind_arguments

@@ -289,7 +289,7 @@ class Steps:
         session = self._transactions.own_session
         for pause in (*PAUSES, None):
             try:
-                with self._transactions.undisturbed():
+                with self._transactions.deferred_interrupts():
                     session.ready()
                     return session.wire.exchange(*requests)[-1]
             except psycopg.Error as problem:

@@ -26,6 +26,7 @@ from jobherd.handlers._values.outcome import TRANSACTION_ENDED, Outcome
 from jobherd.handlers._values.payload import encode_result
 from jobherd.workers.job.finished import is_plain, settlement
 from jobherd.workers.process.interruptions import JobLost
+from jobherd.workers.run.deferred_interrupts import deferred_interrupts
 from jobherd.workers.run.inputs import Inputs
 from jobherd.workers.run.job_connection import AnyJobConnection, AsyncJobConnection, JobConnection, closed_pgconn
 from jobherd.workers.run.steps import Steps
@@ -37,7 +38,6 @@ from jobherd.workers.run.transaction_messages import (
     warn_long,
 )
 from jobherd.workers.run.transaction_session import TransactionSession
-from jobherd.workers.run.undisturbed import undisturbed
 from jobherd.workers.system.failpoints import reach
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Transactions:
 
     def complete(self, result: object) -> None:
         """Complete the job in the transaction and commit. If this raises, nothing was committed."""
-        with self.undisturbed():  # An interrupt in the middle of a commit would leave the commit in doubt.
+        with self.deferred_interrupts():  # An interrupt in the middle of a commit would leave the commit in doubt.
             try:
                 outcome = Outcome("ok", result=encode_result(result))
             except BaseException:
@@ -124,7 +124,7 @@ class Transactions:
                 self.own_session.run(statement, parameters)
             return "steps/record_step", values
 
-        with self.undisturbed():
+        with self.deferred_interrupts():
             if (doubt := self._end_with(record)) is not None:
                 self._undo()
                 raise doubt
@@ -133,7 +133,7 @@ class Transactions:
 
     def undo(self) -> None:
         """Roll back."""
-        with self.undisturbed():
+        with self.deferred_interrupts():
             self._undo()
 
     # -- for the executor, with interrupts deferred
@@ -181,7 +181,7 @@ class Transactions:
         )
         self.used = True
         if self.executor.shares_claim:
-            with self.undisturbed():  # It uses the session whose statements must not be interrupted.
+            with self.deferred_interrupts():  # It uses the session whose statements must not be interrupted.
                 self._be_alone()
                 self.executor.shares_claim = False
         known = self.own_session.connection is not None
@@ -282,6 +282,6 @@ class Transactions:
         lost = self._interrupts.raised = JobLost("the claim is lost")
         raise lost
 
-    def undisturbed(self) -> AbstractContextManager[None]:
+    def deferred_interrupts(self) -> AbstractContextManager[None]:
         """Defer interrupts."""
-        return undisturbed(self._interrupts, lambda: self.committed)
+        return deferred_interrupts(self._interrupts, lambda: self.committed)

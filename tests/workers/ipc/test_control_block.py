@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from jobherd.workers.ipc.control_block import ControlBlock
-from jobherd.workers.ipc.record import barrier_of
+from jobherd.workers.ipc.memory_barrier import barrier_of
 
 
 def test_facts_over_the_size_limit_lose_the_end_of_the_longest_fact_and_stay_readable():

@@ -1,6 +1,6 @@
-"""A job as a JSON document, for `jobherd job ID --json` and for clients of the gateway.
+"""JSON for `--json` and for clients of the gateway: a job as a document, and values as orjson takes them.
 
-The documents in it are passed on as the database has them.
+JSON documents of the database are passed on unchanged.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def undisturbed(interrupts: Interrupts, is_over: Callable[[], bool]) -> Iterator[None]:
+def deferred_interrupts(interrupts: Interrupts, is_over: Callable[[], bool]) -> Iterator[None]:
     """Defer interrupts, and raise those that arrived meanwhile. An expired deadline raises again automatically.
 
     is_over: whether the job is completed, so that nothing is to be raised.

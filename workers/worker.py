@@ -13,7 +13,7 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from jobherd.handlers._enqueue.origin import ask
+from jobherd.handlers._enqueue.origin import set_lookup
 from jobherd.workers.batch_calls import BatchCalls
 from jobherd.workers.claim.claimer import Claimer
 from jobherd.workers.ipc.current_work import Phase, Reason
@@ -163,7 +163,7 @@ class Worker:
         if self._tables is not None and not are_fit(self._stores, self._session, self._spec):
             return EXIT_HANDLERS
         self._executor.recorder.child = self._session.child
-        ask(self._running.origin)
+        set_lookup(self._running.origin)
         self._in_flight.show_phase(Phase.IDLE)
         give_back()
         if self._tables is not None:

@@ -102,8 +102,8 @@ class Started:
         statement = self._statement()
         if client is not None:
             return await client.start(statement)
-        if isinstance(own := default.joined(), psycopg.AsyncConnection):
-            return await default.astart_on(own, statement)
+        if isinstance(own := default.entered_transaction(), psycopg.AsyncConnection):
+            return await default.astart_on_own(own, statement)
         return await asyncio.to_thread(default.default_client().start, statement)
 
     def _statement(self) -> Any:

@@ -238,7 +238,7 @@ class Producer(Generic[P]):
             case Client() as client:
                 return client.put(chunks)
             case connection if is_sync(connection):
-                return default.put_on(driver_of(connection), chunks)
+                return default.put_on_own(driver_of(connection), chunks)
         message = (
             f"{type(self._target).__name__} is asynchronous: "
             f"await aenqueue(...) of {self.kind!r} instead of enqueue(...)"
@@ -246,11 +246,11 @@ class Producer(Generic[P]):
         raise TypeError(message)
 
     async def _aput(self, chunks: Iterable[Chunk]) -> list[int]:
-        match default.joined() if self._target is None else self._target:
+        match default.entered_transaction() if self._target is None else self._target:
             case AsyncClient() as client:
                 return await client.put(chunks)
             case connection if is_async(connection):
-                return await default.aput_on(await adriver_of(connection), chunks)
+                return await default.aput_on_own(await adriver_of(connection), chunks)
             case connection if is_sync(connection):
                 message = (
                     f"a synchronous connection would stop the event loop: call enqueue(...) of {self.kind!r}, "

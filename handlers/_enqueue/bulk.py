@@ -65,7 +65,7 @@ class Chunk:
         """Whether a COPY is worth it, and possible."""
         return len(self.texts) >= COPY_FROM and not self.options.has_extras and not self.options.is_unique
 
-    def set_off(self, origin: Origin | None) -> Chunk:
+    def with_origin(self, origin: Origin | None) -> Chunk:
         """Return the chunk with its parent job and trace, unless its options name others.
 
         Returns the same chunk if there is no parent.

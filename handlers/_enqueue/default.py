@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from jobherd.handlers._enqueue.statements import Statement
 
 _chosen: Client | None = None
-_joined: ContextVar[Own | None] = ContextVar("jobherd_joined", default=None)
+_entered: ContextVar[Own | None] = ContextVar("jobherd_entered", default=None)
 """Connection of the job's transaction that this code runs in. It belongs to the context, not the
 process: what a thread left by an earlier job enqueues meanwhile must not be rolled back with this
 job's transaction."""
 
 
-def join(connection: Own) -> Token[Own | None]:
+def enter_transaction(connection: Own) -> Token[Own | None]:
     """From now on, enqueue in the transaction of `connection` by default.
 
     That is, in calls without a client or connection.
     """
-    return _joined.set(connection)
+    return _entered.set(connection)
 
 
-def part(before: Token[Own | None]) -> None:
-    """Undo `join`."""
-    _joined.reset(before)
+def leave_transaction(before: Token[Own | None]) -> None:
+    """Undo `enter_transaction`."""
+    _entered.reset(before)
 
 
-def joined() -> Own | None:
+def entered_transaction() -> Own | None:
     """Return the connection of the job's transaction that the caller runs in, or None."""
-    return _joined.get()
+    return _entered.get()
 
 
 def default_client() -> Client:
@@ -56,7 +56,7 @@ def default_client() -> Client:
     Raises:
         TypeError: this runs in the transaction of a coroutine, whose connection must be awaited.
     """
-    if (own := _joined.get()) is not None:
+    if (own := _entered.get()) is not None:
         if isinstance(own, psycopg.AsyncConnection):
             message = (
                 "this runs in the transaction of a coroutine, and blocking there would stop the event loop: "
@@ -101,15 +101,15 @@ def client_on(connection: Connection) -> Client:
     return _process_client().on(connection)
 
 
-def put_on(connection: Connection, chunks: Iterable[Chunk], schema: str | None = None) -> list[int]:
+def put_on_own(connection: Connection, chunks: Iterable[Chunk], schema: str | None = None) -> list[int]:
     """Enqueue chunks on the caller's connection. Raises ValueError if it leads to another shard."""
     if divided() is not None:
         return client_on(connection).put(chunks)
     return send.put_on(connection, chunks, schema=schema_or_default(schema))
 
 
-async def aput_on(connection: AsyncDriver, chunks: Iterable[Chunk], schema: str | None = None) -> list[int]:
-    """Like `put_on`, on an asynchronous connection."""
+async def aput_on_own(connection: AsyncDriver, chunks: Iterable[Chunk], schema: str | None = None) -> list[int]:
+    """Like `put_on_own`, on an asynchronous connection."""
     schema = schema_or_default(schema)
     if (shards := divided()) is not None:
         chunks = list(chunks)
@@ -118,7 +118,7 @@ async def aput_on(connection: AsyncDriver, chunks: Iterable[Chunk], schema: str 
     return await send.aput_on(connection, chunks, schema=schema)
 
 
-async def astart_on(connection: AsyncDriver, build: Callable[[Origin | None], Statement[int]]) -> int:
+async def astart_on_own(connection: AsyncDriver, build: Callable[[Origin | None], Statement[int]]) -> int:
     """Enqueue a flow on the caller's asynchronous connection. Raises ValueError if it leads to another shard."""
     schema = schema_or_default()
     if (shards := divided()) is not None:

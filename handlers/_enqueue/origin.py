@@ -30,22 +30,22 @@ class Origin(NamedTuple):
     schema: str
 
 
-_asked: ContextVar[Callable[[], Origin | None] | None] = ContextVar("jobherd_origin", default=None)
+_lookup: ContextVar[Callable[[], Origin | None] | None] = ContextVar("jobherd_origin", default=None)
 
 
-def ask(whom: Callable[[], Origin | None]) -> Token[Callable[[], Origin | None] | None]:
-    """From now on, call `whom` to get the running job. It returns None between jobs."""
-    return _asked.set(whom)
+def set_lookup(lookup: Callable[[], Origin | None]) -> Token[Callable[[], Origin | None] | None]:
+    """From now on, call `lookup` to get the running job. It returns None between jobs."""
+    return _lookup.set(lookup)
 
 
-def forget(before: Token[Callable[[], Origin | None] | None]) -> None:
-    """Undo `ask`."""
-    _asked.reset(before)
+def reset_lookup(before: Token[Callable[[], Origin | None] | None]) -> None:
+    """Undo `set_lookup`."""
+    _lookup.reset(before)
 
 
 def has_origin() -> bool:
     """Return whether the caller runs in a handler."""
-    return _asked.get() is not None
+    return _lookup.get() is not None
 
 
 def origin(database: bytes, schema: str) -> Origin | None:
@@ -53,6 +53,6 @@ def origin(database: bytes, schema: str) -> Origin | None:
 
     None outside of a handler, or if the running job is in another database or schema.
     """
-    whom = _asked.get()
-    found = None if whom is None else whom()
+    lookup = _lookup.get()
+    found = None if lookup is None else lookup()
     return found if found is not None and found.database == database and found.schema == schema else None

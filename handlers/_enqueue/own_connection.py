@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobherd.handlers._enqueue import bulk
-from jobherd.handlers._enqueue.default import aput_on, put_on
+from jobherd.handlers._enqueue.default import aput_on_own, put_on_own
 from jobherd.handlers._enqueue.driver_connection import adriver_of, driver_of
 from jobherd.handlers._values.job_id import JobId, job_id
 
@@ -38,7 +38,7 @@ def enqueue_on(
         42
     """
     chunk = bulk.one_by_name(kind, payload, options, call="enqueue_on")
-    return job_id(put_on(driver_of(connection), [chunk], schema)[0])
+    return job_id(put_on_own(driver_of(connection), [chunk], schema)[0])
 
 
 def enqueue_many_on(
@@ -56,7 +56,7 @@ def enqueue_many_on(
         [42, 43, 44]
     """
     chunks = bulk.many_by_name(kind, payloads, options, call="enqueue_many_on")
-    return put_on(driver_of(connection), chunks, schema)
+    return put_on_own(driver_of(connection), chunks, schema)
 
 
 async def aenqueue_on(
@@ -64,7 +64,7 @@ async def aenqueue_on(
 ) -> JobId:
     """`enqueue_on` for asyncio: a connection of psycopg or asyncpg, or SQLAlchemy's asynchronous ones."""
     chunk = bulk.one_by_name(kind, payload, options, call="aenqueue_on")
-    return job_id((await aput_on(await adriver_of(connection), [chunk], schema))[0])
+    return job_id((await aput_on_own(await adriver_of(connection), [chunk], schema))[0])
 
 
 async def aenqueue_many_on(
@@ -77,4 +77,4 @@ async def aenqueue_many_on(
 ) -> list[int]:
     """`enqueue_many_on` for asyncio. The connections are those of `aenqueue_on`."""
     chunks = bulk.many_by_name(kind, payloads, options, call="aenqueue_many_on")
-    return await aput_on(await adriver_of(connection), chunks, schema)
+    return await aput_on_own(await adriver_of(connection), chunks, schema)

@@ -136,7 +136,7 @@ def _put_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
 
 
 def _send_one(connection: Connection, chunk: Chunk, schema: str) -> list[int]:
-    chunk = chunk.set_off(origin(connection.pgconn.db, schema))
+    chunk = chunk.with_origin(origin(connection.pgconn.db, schema))
     may_copy = chunk.is_large and not _is_pipeline(connection)
     reserved = run_on(connection, chunk.reserve(), schema=schema) if may_copy else None
     if reserved is None:
@@ -161,10 +161,10 @@ async def _aput_one(connection: AsyncDriver, chunk: Chunk, schema: str) -> list[
 
 async def _asend_one(connection: AsyncDriver, chunk: Chunk, schema: str) -> list[int]:
     if isinstance(connection, psycopg.AsyncConnection):
-        chunk = chunk.set_off(origin(connection.pgconn.db, schema))
+        chunk = chunk.with_origin(origin(connection.pgconn.db, schema))
         may_copy = chunk.is_large and not _is_pipeline(connection)
     else:
-        chunk = chunk.set_off(origin(await connection.database(), schema)) if has_origin() else chunk
+        chunk = chunk.with_origin(origin(await connection.database(), schema)) if has_origin() else chunk
         may_copy = False
     reserved = await arun_on(connection, chunk.reserve(), schema=schema) if may_copy else None
     if reserved is None:

@@ -94,11 +94,11 @@ def call_in_transaction(
 
     Raises what the handler raises.
     """
-    before = default.join(host.abegin() if handler.signature.is_async else host.begin())
+    before = default.enter_transaction(host.abegin() if handler.signature.is_async else host.begin())
     try:
         return run(handler, job, arguments)
     finally:
-        default.part(before)
+        default.leave_transaction(before)
 
 
 def result_of(result: object) -> object:

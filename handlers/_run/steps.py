@@ -139,7 +139,7 @@ class StepTransaction:
         self._before: Token[Own | None] | None = None
 
     def __enter__(self) -> psycopg.Connection[Any] | None:
-        return None if self._is_done() else self._joined(self._host.begin)
+        return None if self._is_done() else self._in_transaction(self._host.begin)
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -147,7 +147,7 @@ class StepTransaction:
         self._end(problem)
 
     async def __aenter__(self) -> psycopg.AsyncConnection[Any] | None:
-        return None if self._is_done() else self._joined(self._host.abegin)
+        return None if self._is_done() else self._in_transaction(self._host.abegin)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -160,18 +160,18 @@ class StepTransaction:
             self.done, self.result = True, decoded(record.result)
         return self.done
 
-    def _joined(self, begin: Callable[[Durable, str], Any]) -> Any:
+    def _in_transaction(self, begin: Callable[[Durable, str], Any]) -> Any:
         try:
             connection = begin(self._job, self._name)
         except BaseException:
             self._host.leave(self._name)
             raise
-        self._before = default.join(connection)
+        self._before = default.enter_transaction(connection)
         return connection
 
     def _end(self, problem: BaseException | None) -> None:
         if self._before is not None:
-            default.part(self._before)
+            default.leave_transaction(self._before)
         if self.done:
             return
         if problem is not None:

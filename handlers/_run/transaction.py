@@ -85,7 +85,7 @@ class Transaction:
 
     def __enter__(self) -> psycopg.Connection[Any]:
         connection = self._host.begin()
-        self._before = default.join(connection)
+        self._before = default.enter_transaction(connection)
         return connection
 
     def __exit__(
@@ -95,7 +95,7 @@ class Transaction:
 
     async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
         connection = self._host.abegin()
-        self._before = default.join(connection)
+        self._before = default.enter_transaction(connection)
         return connection
 
     async def __aexit__(
@@ -105,7 +105,7 @@ class Transaction:
 
     def _end(self, problem: BaseException | None) -> None:
         if self._before is not None:
-            default.part(self._before)
+            default.leave_transaction(self._before)
         if problem is None:
             self._host.complete(self.result)
         else:

@@ -111,11 +111,11 @@ class Inline(Watched):
         here = (
             None if job is None else origin.Origin(job, fields["trace"], self.connection.pgconn.db, self.client.schema)
         )
-        before = origin.ask(lambda: here)
+        before = origin.set_lookup(lambda: here)
         try:
             yield
         finally:
-            origin.forget(before)
+            origin.reset_lookup(before)
 
 
 class _InlineSteps(WatchedSteps):

@@ -27,7 +27,7 @@ def origin(queue, job):
     return rows[0]
 
 
-def set_off(queue, job):
+def child_jobs_of(queue, job):
     return [
         row[0]
         for row in queue.connection.execute(queue.text("dashboard/list_child_jobs"), {"id": job, "most": 50}).fetchall()
@@ -41,7 +41,7 @@ def test_parent_and_trace_stay_with_the_job_and_it_is_found_in_every_state(queue
     def look():
         places.append(queue.run("SELECT state FROM jobherd.jobs WHERE id = %s", job)[0][0])
         assert origin(queue, job) == (7, TRACE)
-        assert set_off(queue, 7) == [job]
+        assert child_jobs_of(queue, 7) == [job]
 
     look()
     queue.run("UPDATE jobherd.scheduled SET run_at = now() - interval '1 s'")

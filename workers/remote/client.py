@@ -48,11 +48,11 @@ class UplinkClient(Client):
         """
         # The session of such a worker has no database, so its name is empty.
         parent = origin(b"", self.schema)
-        set_off = [chunk.set_off(parent) for chunk in chunks]
+        with_parent = [chunk.with_origin(parent) for chunk in chunks]
         own = tracer()
-        if own is None or len(set_off) != 1:
-            return self._call(set_off)
-        with enqueueing(own, set_off[0]) as (traced, record_ids):
+        if own is None or len(with_parent) != 1:
+            return self._call(with_parent)
+        with enqueueing(own, with_parent[0]) as (traced, record_ids):
             ids = self._call([traced])
             record_ids(ids)
         return ids

@@ -184,7 +184,7 @@ class Tables:
         finished: Finished | None = None
         begun = time.monotonic()
         # The handler's enqueued jobs are part of the transaction too.
-        before = default.join(connection) if table.transactional else None
+        before = default.enter_transaction(connection) if table.transactional else None
         try:
             with connection.transaction() as attempt:
                 finished = self._executor.execute(claimed, claimed_at=time.monotonic())
@@ -207,7 +207,7 @@ class Tables:
             return finished._replace(outcome=outcome)
         finally:
             if before is not None:
-                default.part(before)
+                default.leave_transaction(before)
         return finished
 
     def _settle(

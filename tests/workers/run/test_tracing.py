@@ -119,8 +119,8 @@ def test_each_enqueue_and_each_attempt_has_a_span_in_one_trace(bench: Bench, tmp
     for job in failing:
         bench.wait(job, "failed")
     bench.wait(snoozed, "scheduled", "retrying")
-    set_off = next(row["id"] for row in bench.ask("SELECT max(id) AS id FROM jobherd.jobs"))
-    bench.wait(set_off, "completed")
+    child_job = next(row["id"] for row in bench.ask("SELECT max(id) AS id FROM jobherd.jobs"))
+    bench.wait(child_job, "completed")
     wait_for_line(child, "is at work")
     child.dismiss()
     made = json.loads((tmp_path / "spans").read_text())
@@ -149,7 +149,7 @@ def test_each_enqueue_and_each_attempt_has_a_span_in_one_trace(bench: Bench, tmp
     assert all(each["links"] == ([] if each["parent"] is None else [each["parent"]]) for each in by_job.values())
     enqueued = next(each for each in made if each["kind"] == "PRODUCER")
     assert (enqueued["trace"], enqueued["parent"]) == (one["trace"], inside["id"])
-    assert by_job[set_off]["parent"] == enqueued["id"], "a child job belongs to the trace of its parent job"
+    assert by_job[child_job]["parent"] == enqueued["id"], "a child job belongs to the trace of its parent job"
     for job in failing:
         assert (by_job[job]["status"], by_job[job]["attributes"]["error.type"]) == ("ERROR", "UNHANDLED_ERROR")
         assert by_job[job]["events"][0]["exception.message"] == "no such thing"

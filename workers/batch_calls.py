@@ -78,12 +78,12 @@ class BatchCalls:
         if finished is None:
             self._in_flight.drop_lost(len(rows) + len(batch) - place - 1)
             return False
-        stands = True
+        valid = True
         for one in finished:
-            stands = stands and self._in_flight.enter(one, more=among)
+            valid = valid and self._in_flight.enter(one, more=among)
         self._executor.recorder.job_log.write()
-        self._state_guard.put_back(rows[0].kind, time.monotonic())
-        if not stands or (among and self._in_flight.is_released(self._in_flight.token)):
+        self._state_guard.restore(rows[0].kind, time.monotonic())
+        if not valid or (among and self._in_flight.is_released(self._in_flight.token)):
             self._in_flight.release_unstarted(batch[place + 1 :])
             return False
         return True

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from jobherd.workers.run.output import Output
     from jobherd.workers.settle.in_flight import InFlightClaim
 
-HELD: Final = 0.05
+MAX_UNSETTLED: Final = 0.05
 """Seconds that an outcome may wait for its settlement while other jobs of its claim run."""
 
 
@@ -125,7 +125,7 @@ class ShortJobs:
         # One timer for all of them: that of the first is the earliest.
         interrupts.enter(row.id, now + timeout, timeout, None, now + LONG_AFTER)
         fresh = not in_flight.unsettled
-        until = HELD - average + (now if fresh else in_flight.first_at)
+        until = MAX_UNSETTLED - average + (now if fresh else in_flight.first_at)
         try:
             function, read = kind.handler.function, kind.handler.binding.read
             for row in islice(batch, place, last):
@@ -205,7 +205,7 @@ class ShortJobs:
                 now = ended
                 average += (ran - average) / 4
                 if now >= guard.due:
-                    guard.put_back(name, now)
+                    guard.restore(name, now)
                     if name not in guard.clean:
                         break
         except Exception:
@@ -232,14 +232,14 @@ class ShortJobs:
         if finished is None:
             in_flight.drop_lost(len(batch) - place)
             return False
-        stands, now = in_flight.enter(finished, more=place + 1 < len(batch)), finished.ended
+        valid, now = in_flight.enter(finished, more=place + 1 < len(batch)), finished.ended
         if job_log.waiting:
             job_log.write()
         if now >= guard.due or kind not in guard.clean:
             # Only after the outcome is stored: a process killed before that point would run the job
             # again.
-            guard.put_back(kind, now)
-        if not stands or (len(batch) > 1 and in_flight.is_released(in_flight.token)):
+            guard.restore(kind, now)
+        if not valid or (len(batch) > 1 and in_flight.is_released(in_flight.token)):
             # Revoked: a job took longer than expected, and the supervisor has released the others.
             # This call releases those that the supervisor has not.
             in_flight.release_unstarted(batch[place + 1 :])

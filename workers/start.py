@@ -72,7 +72,7 @@ def run(context: ChildContext) -> int:
         caller.leave()
         caller.call("an atexit callback", run_exits)
         if worker is not None:
-            worker.pass_on()
+            worker.forward_output()
             worker.close()
 
 
@@ -100,7 +100,7 @@ def begin(context: ChildContext, caller: HookCaller) -> bool:
         return False
     if context.interrupts.forked:
         os._exit(EXIT_REQUESTED)  # A copy that the hook has forked and that returned here: the slot is not its own.
-    if changed := _put_back(context.interrupts, context.blocked):
+    if changed := _restore(context.interrupts, context.blocked):
         _log.warning(
             "a module of handlers or on_child_start has changed %s; restored, so that jobs can be interrupted",
             ", ".join(changed),
@@ -108,7 +108,7 @@ def begin(context: ChildContext, caller: HookCaller) -> bool:
     return True
 
 
-def _put_back(interrupts: Interrupts, blocked: frozenset[int]) -> list[str]:
+def _restore(interrupts: Interrupts, blocked: frozenset[int]) -> list[str]:
     """Restore what a job's interruption depends on, and return what had been changed.
 
     If the check after a claim found the change, it would count as a job's doing. Each new worker

@@ -30,10 +30,10 @@ from jobherd.workers.run.transaction import Transactions
 from jobherd.workers.settle.in_flight import InFlightClaim
 from jobherd.workers.settle.member_ends import MemberEnds
 from jobherd.workers.settle.settler import Settler
-from jobherd.workers.short_jobs import HELD, ShortJobs
+from jobherd.workers.short_jobs import MAX_UNSETTLED, ShortJobs
 from jobherd.workers.stores.runner import Tables, tables_of
 from jobherd.workers.stores.table_check import are_fit
-from jobherd.workers.system.malloc import give_back
+from jobherd.workers.system.malloc import trim_heap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Worker:
         )
         self._output = output_of(self._spec)
         if self._output is not None:
-            hooks.pass_on = self._output.take
+            hooks.forward_output = self._output.take
         self._executor = BatchExecutor(
             handlers=handlers,
             numbers=self._board.tally.declare([policy_of(handler) for handler in handlers.values()]),
@@ -111,7 +111,7 @@ class Worker:
                 session=self._session,
                 executor=self._executor,
                 interrupts=self._interrupts,
-                taken=lambda: self._claimer.wakes.pass_on(),  # noqa: PLW0108  # the claimer does not exist yet
+                taken=lambda: self._claimer.wakes.wake_another(),  # noqa: PLW0108  # the claimer does not exist yet
                 hooks=hooks,
             )
             if stores
@@ -145,8 +145,8 @@ class Worker:
             output=self._output,
         )
 
-    def pass_on(self) -> None:
-        """Pass on what was printed since the last job, mostly by hooks of the worker's exit.
+    def forward_output(self) -> None:
+        """Forward what was printed since the last job, mostly by hooks of the worker's exit.
 
         No later call reads that output.
         """
@@ -165,7 +165,7 @@ class Worker:
         self._executor.recorder.child = self._session.child
         set_lookup(self._running.origin)
         self._in_flight.show_phase(Phase.IDLE)
-        give_back()
+        trim_heap()
         if self._tables is not None:
             # Order: before READY. With `--until-empty`, the supervisor must know about the stores
             # before this worker counts as READY and idle.
@@ -229,7 +229,7 @@ class Worker:
             if reason is not Reason.NONE:
                 in_flight.note(recorder.unstarted(row, cancelled=reason is Reason.CANCEL))
                 continue
-            if behind and expected(row.kind) > HELD:
+            if behind and expected(row.kind) > MAX_UNSETTLED:
                 in_flight.make_sure()
                 behind = False
                 if (
@@ -237,7 +237,7 @@ class Worker:
                 ):  # `make_sure` found that claim lost, and this worker's row is gone.
                     in_flight.release_unstarted(batch[place:])
                     return
-            soon = not in_flight.unsettled or now - in_flight.first_at + expected(row.kind) <= HELD
+            soon = not in_flight.unsettled or now - in_flight.first_at + expected(row.kind) <= MAX_UNSETTLED
             if not soon and not in_flight.settle(more=True):
                 # The claim may be lost, so no further job of it may start. If it is still valid,
                 # the rest is released.
@@ -262,7 +262,7 @@ class Worker:
                 in_flight.forget()  # It was the only job of its claim.
                 if job_log.waiting:
                     job_log.write()
-                guard.put_back(row.kind, now)
+                guard.restore(row.kind, now)
                 break
             if not self._short_jobs.conclude(batch, place, finished):
                 return

@@ -38,11 +38,11 @@ OUT: Final = 16384
 """Most characters kept of a step's output."""
 
 
-def _tell_nobody(fraction: float, note: str, data: object) -> None:
+def _ignore_progress(fraction: float, note: str, data: object) -> None:
     """Ignore progress: the default if nothing collects it."""
 
 
-def tell_nobody(entry: Mapping[str, object]) -> None:
+def ignore_entry(entry: Mapping[str, object]) -> None:
     """Ignore log entries: the default if nothing collects them."""
 
 
@@ -53,7 +53,7 @@ def _never() -> bool:
 class JobLog(Adapter):
     """Log of one attempt: a logger for lines; calling it adds an entry that programs can read."""
 
-    on_entry: Callable[[Mapping[str, object]], None] = staticmethod(tell_nobody)
+    on_entry: Callable[[Mapping[str, object]], None] = staticmethod(ignore_entry)
 
     def __call__(
         self,
@@ -144,9 +144,9 @@ class Job(Durable, Inputs):
     """When the attempt times out, on the clock of `time.monotonic()`."""
     resources: Mapping[str, Any] = field(default_factory=dict)
     """What `on_child_start` returned in this worker, such as a loaded model or a client."""
-    on_progress: Callable[[float, str, object], None] = field(default=_tell_nobody)
+    on_progress: Callable[[float, str, object], None] = field(default=_ignore_progress)
     """Receives progress. Set by the code that runs the handler."""
-    on_entry: Callable[[Mapping[str, object]], None] = field(default=tell_nobody)
+    on_entry: Callable[[Mapping[str, object]], None] = field(default=ignore_entry)
     """Receives log entries. Set by the code that runs the handler."""
     on_cancelled: Callable[[], bool] = field(default=_never)
     """Called by `cancelled`. Set by the code that runs the handler."""

@@ -794,7 +794,9 @@ class Model:
             return
         heard = child.claims[: n // 3 % (len(child.claims) + 1)]
         unheard = [job for claim in child.claims if claim not in heard for job in claim.jobs]
-        rows = self.send("recover/requeue_unacknowledged", child=child.id, heard=[claim.token for claim in heard])
+        rows = self.send(
+            "recover/requeue_unacknowledged", child=child.id, known_tokens=[claim.token for claim in heard]
+        )
         assert {row["id"] for row in rows} == {job.id for job in unheard}
         self.give_back(unheard, counted=False, alone=None)
         for claim in [claim for claim in child.claims if claim not in heard]:

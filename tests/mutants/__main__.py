@@ -796,14 +796,14 @@ MUTANTS = (
     Mutant(
         "the next job sees process state that the last one changed",
         "workers/process/state_guard.py",
-        "            found, lost = self._belongings.put_back()\n",
+        "            found, lost = self._belongings.restore()\n",
         '            found, lost = False, ""\n',
         ("tests/system/test_hostile_handlers.py",),
     ),
     Mutant(
         "the next job sees interpreter state that the last one changed",
         "workers/process/process_state.py",
-        "        found = self._interpreter.put_back() or found\n",
+        "        found = self._interpreter.restore() or found\n",
         "",
         ("tests/system/test_hostile_handlers.py",),
     ),
@@ -831,8 +831,8 @@ MUTANTS = (
     Mutant(
         "the next job of a claim sees process state that the last one changed",
         "workers/short_jobs.py",
-        "            guard.put_back(kind, now)\n        if not stands",
-        "            pass\n        if not stands",
+        "            guard.restore(kind, now)\n        if not valid",
+        "            pass\n        if not valid",
         ("tests/system/test_hostile_handlers.py::test_next_job_of_the_same_claim_also_gets_a_clean_process",),
     ),
     Mutant(

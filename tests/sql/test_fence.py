@@ -36,7 +36,7 @@ RELEASES = {
     # locked rows of child processes that are not registered
     "recover/requeue_orphans": "NOT EXISTS (SELECT FROM jobherd.children c WHERE c.id = r.child)",
     # run by the worker itself: the claims whose answers it has not received
-    "recover/requeue_unacknowledged": "WHERE r.child = %(child)s AND r.token <> ALL (%(heard)s::bigint[])",
+    "recover/requeue_unacknowledged": "WHERE r.child = %(child)s AND r.token <> ALL (%(known_tokens)s::bigint[])",
     # run by the gateway that has just resumed the session: jobs that its worker has not received
     "remote/release_unheld": "WHERE r.child = %(child)s AND NOT EXISTS",
     # jobs of one claim

@@ -176,7 +176,7 @@ MOVES: dict[str, tuple[Callable[[Child, int], object], str]] = {
     "abandoned": (settled("abandoned"), "ready"),
     "promote_due": (reschedule_and_promote, "ready"),
     "retry_as": (reschedule_and_retry, "ready"),
-    "requeue_unacknowledged": (requeued("requeue_unacknowledged", child="id", heard=[]), "ready"),
+    "requeue_unacknowledged": (requeued("requeue_unacknowledged", child="id", known_tokens=[]), "ready"),
     "requeue_rest": (release_the_rest, "ready"),
 }
 LAST: dict[str, tuple[Callable[[Child, int], object], str]] = {

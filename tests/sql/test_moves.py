@@ -85,7 +85,7 @@ def test_reprioritizing_changes_only_the_priority(queue, table):
 
 def test_claim_and_release_change_no_column_and_a_running_job_shows_its_attempt(queue):
     job, child = full(queue), queue.child()
-    unheard: dict[str, object] = {"child": child.id, "heard": []}
+    unheard: dict[str, object] = {"child": child.id, "known_tokens": []}
     claimed: list[JobRow] = []
     assert changed(queue, job, lambda: claimed.extend(child.claim(1))) == {}
     assert claimed[0].attempts == queue.job(job)["attempts"] == 4
@@ -217,7 +217,7 @@ ENDS: dict[str, Callable[[Child, int], object]] = {
     "settled with its whole claim": whole,
     "released": lambda child, _: child.release(),
     "unheard": lambda child, _: child.queue.connection.execute(
-        child.queue.text("recover/requeue_unacknowledged"), {"child": child.id, "heard": []}
+        child.queue.text("recover/requeue_unacknowledged"), {"child": child.id, "known_tokens": []}
     ),
     "left": lambda child, _: child.queue.connection.execute(
         child.queue.text("recover/unregister_supervisor"), {"supervisor": child.supervisor}

@@ -171,7 +171,7 @@ class Scene:
             "recover/requeue_child": send(
                 "recover/requeue_child", incarnation=child.incarnation, cleared=None, error=""
             ),
-            "recover/requeue_unacknowledged": send("recover/requeue_unacknowledged", child=child.id, heard=[]),
+            "recover/requeue_unacknowledged": send("recover/requeue_unacknowledged", child=child.id, known_tokens=[]),
             "recover/requeue_rest": send(
                 "recover/requeue_rest", child=child.id, token=self.token, job=self.busy, called=None
             ),

@@ -189,7 +189,7 @@ def test_resumed_session_releases_claims_that_its_worker_never_received(queue, g
     resumed = here.attach(session)
     with here.connection.transaction():
         here.hold(resumed)
-        rows = here.rows("recover/requeue_unacknowledged", child=resumed.child, heard=[heard.token])
+        rows = here.rows("recover/requeue_unacknowledged", child=resumed.child, known_tokens=[heard.token])
     assert [row["id"] for row in rows] == unheard.jobs == jobs[1:]
     assert queue.run("SELECT id, attempts, alone FROM jobherd.ready") == [(jobs[1], 0, False)]
 

@@ -117,7 +117,7 @@ def child_dies(queue, child, jobs):
 
 
 def answer_is_lost(queue, child, jobs):
-    child.connection.execute(queue.text("recover/requeue_unacknowledged"), {"child": child.id, "heard": []})
+    child.connection.execute(queue.text("recover/requeue_unacknowledged"), {"child": child.id, "known_tokens": []})
 
 
 def supervisor_leaves(queue, child, jobs):

@@ -121,7 +121,7 @@ def end(queue, how):
             assert queue.orphans() == [number]
         case "recover/requeue_unacknowledged":
             queue.cancel(number)
-            line.run("recover/requeue_unacknowledged", {"child": child.id, "heard": []})
+            line.run("recover/requeue_unacknowledged", {"child": child.id, "known_tokens": []})
         case "reclaim":
             assert queue.supervisor().reclaim(dead=[child.supervisor]) == (1, 1)
         case "leave":

@@ -88,7 +88,7 @@ class Lending:
         """
         name, pristine = self._free.pop() if self._free else self._make()
         yield self._cluster.dsn(name)
-        if self._put_back(name, pristine):
+        if self._restore(name, pristine):
             self._free.append((name, pristine))
         else:
             self._cluster.drop(name)
@@ -98,10 +98,10 @@ class Lending:
         with psycopg.connect(self._cluster.dsn(name), autocommit=True) as connection:
             return name, look_at(connection)
 
-    def _put_back(self, name: str, pristine: Pristine) -> bool:
+    def _restore(self, name: str, pristine: Pristine) -> bool:
         try:
             with psycopg.connect(self._cluster.dsn(name), autocommit=True) as connection:
-                return put_back(connection, pristine)
+                return restore(connection, pristine)
         except psycopg.Error:
             return False
 
@@ -130,7 +130,7 @@ def look_at(connection: psycopg.Connection[Any]) -> Pristine:
     return Pristine(catalogs, frozenset(connection.execute(catalogs).fetchall()), rows, sequences)
 
 
-def put_back(connection: psycopg.Connection[Any], pristine: Pristine) -> bool:
+def restore(connection: psycopg.Connection[Any], pristine: Pristine) -> bool:
     """Restore a database if only rows and sequences have changed; return whether it is as before."""
     connection.execute(END_SESSIONS, [PATIENCE])
     (ended,) = connection.execute(ALONE).fetchone() or (False,)

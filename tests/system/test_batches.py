@@ -26,7 +26,7 @@ from jobherd.workers.run.durations import Durations
 
 Durations.expected = lambda self, kind: 0.0
 ScanStart.note_claim = lambda *args, **how: None
-worker.HELD = 600.0
+worker.MAX_UNSETTLED = 600.0
 claimer.AHEAD = 0.0
 
 

@@ -35,7 +35,7 @@ def ordinary(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Executor, "execute", counted)
     # Otherwise a busy machine could make a job count as long.
     monkeypatch.setattr("jobherd.workers.short_jobs.LONG", 600.0)
-    monkeypatch.setattr("jobherd.workers.short_jobs.HELD", 600.0)
+    monkeypatch.setattr("jobherd.workers.short_jobs.MAX_UNSETTLED", 600.0)
     return number
 
 

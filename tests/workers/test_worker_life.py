@@ -58,7 +58,7 @@ def test_wake_makes_an_idle_worker_claim(bench: Bench):
 def test_status_board_shows_the_outcome_if_the_worker_dies_while_it_restores_its_process(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(StateGuard, "put_back", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(StateGuard, "restore", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     jobs = [bench.enqueue("act:returns", value={"n": number}) for number in range(2)]
     child = bench.fork(most_claimed=2)
     assert child.wait() == -signal.SIGKILL

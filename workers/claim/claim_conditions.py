@@ -87,7 +87,7 @@ class ClaimConditions:
         """Return the restrictions of the next claim, or None if nothing may be claimed now."""
         answer = self._ask()
         if self._hooks:
-            self._caller.pass_on()
+            self._caller.forward_output()
         return answer
 
     def _ask(self) -> Narrowing | None:

@@ -134,7 +134,7 @@ class Claimer:
             batch = self._accept(rows)
             if batch:
                 if self.wakes.woken and batch[0].more:
-                    self.wakes.pass_on()
+                    self.wakes.wake_another()
                 self.wakes.woken = False
                 self.wakes.report_opening()
                 return batch

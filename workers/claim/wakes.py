@@ -52,7 +52,7 @@ class Wakes:
             if self._wake.look():
                 self.woken = True
 
-    def pass_on(self) -> None:
+    def wake_another(self) -> None:
         """Report that more jobs are ready than this worker takes.
 
         If this worker was woken, the supervisor then wakes another worker.

@@ -40,7 +40,7 @@ FEW: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class BulkAction:
     """A bulk action."""
 
     word: str
@@ -52,20 +52,20 @@ class Deed:
     danger: bool = False
 
 
-DEEDS: Final = {
-    "retry": Deed(
+BULK_ACTIONS: Final = {
+    "retry": BulkAction(
         "Retry",
         ("retrying", "scheduled", *OVER),
         "will run again now: at once if they wait for their due time, from the start if they have finished",
     ),
-    "cancel": Deed(
+    "cancel": BulkAction(
         "Cancel", LIVE, "will be cancelled: at once if they wait; running jobs are asked to stop", danger=True
     ),
-    "delete": Deed("Delete", OVER, "will be deleted permanently, with their attempts and logs", danger=True),
-    "reprioritize": Deed(
+    "delete": BulkAction("Delete", OVER, "will be deleted permanently, with their attempts and logs", danger=True),
+    "reprioritize": BulkAction(
         "Change priority", ("ready", "retrying", "scheduled", "blocked"), "will be given the priority that you set"
     ),
-    "reschedule": Deed(
+    "reschedule": BulkAction(
         "Change time", ("ready", "retrying", "scheduled", "blocked"), "will be given the time that you set"
     ),
 }
@@ -75,7 +75,7 @@ DEEDS: Final = {
 class Choice:
     """The jobs of a bulk action."""
 
-    deed: str
+    action: str
     document: dict[str, object]
     """The selection, as stored in the row."""
     rows: list[Row]
@@ -101,10 +101,11 @@ class _NothingChosen(Exception):  # noqa: N818 - says what happened
 
 async def _choose(at: Database, given: Form) -> Choice:
     """Return the selection of a form. Raises Refused, or _NothingChosen."""
-    deed = given.get("action", "")
-    if deed not in DEEDS:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"Choose what is to be done: {', '.join(DEEDS)}.")
-    states = DEEDS[deed].states
+    name = given.get("action", "")
+    if name not in BULK_ACTIONS:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"Choose what is to be done: {', '.join(BULK_ACTIONS)}.")
+    chosen = BULK_ACTIONS[name]
+    states = chosen.states
     if given.get("all"):
         wanted, problems = Wanted.read(given)
         if problems:
@@ -113,12 +114,12 @@ async def _choose(at: Database, given: Form) -> Choice:
         if among is None:
             raise Refused(
                 HTTPStatus.BAD_REQUEST,
-                f"“{DEEDS[deed].word}” applies to jobs that are {' or '.join(states)}: the filter wants none of these.",
+                f"“{chosen.word}” applies to jobs that are {' or '.join(states)}: the filter wants none of these.",
             )
         if among.is_relative:
             among = among.fixed((await at.rows("observe/show_time"))[0]["now"])
         found: Found = await search_jobs(at, among, limit=COUNTED, hidden=await paths_of(at))
-        return Choice(deed, {"filter": among.document()}, found.rows, Counter(), at_least=found.onward is not None)
+        return Choice(name, {"filter": among.document()}, found.rows, Counter(), at_least=found.onward is not None)
     ids = sorted(
         {int(text) for text in given.getlist("id") if text.isascii() and text.isdigit() and len(text) < 19},
         reverse=True,
@@ -130,7 +131,7 @@ async def _choose(at: Database, given: Form) -> Choice:
     refused = Counter(row["state"] for row in rows if row["state"] not in states)
     if gone := len(ids) - len(rows):
         refused["no longer there"] = gone
-    return Choice(deed, {"ids": [row["id"] for row in fit]}, fit, refused, at_least=False)
+    return Choice(name, {"ids": [row["id"] for row in fit]}, fit, refused, at_least=False)
 
 
 @action
@@ -151,8 +152,8 @@ async def confirm(request: Request, given: Form) -> Response | Done:
     back = f"{root_of(request)}{request.app.url_path_for('jobs')}"
     query = Wanted.read(given)[0].query()
     return page(
-        request, "jobs/confirm.html", choice=choice, deed=DEEDS[choice.deed], fields=fields, few=choice.rows[:FEW],
-        back=f"{back}?{query}" if query else back,
+        request, "jobs/confirm.html", choice=choice, action=BULK_ACTIONS[choice.action], fields=fields,
+        few=choice.rows[:FEW], back=f"{back}?{query}" if query else back,
     )  # fmt: skip
 
 
@@ -166,11 +167,11 @@ async def begin(request: Request, form: Form) -> Done:
         return Done("Nothing was done: no job was chosen.", well=False)
     if not choice.rows:
         return Done("Nothing was done: none of the jobs is left.", form.get("next", "") or None, well=False)
-    value = await _value(at, choice.deed, form.get("value", "").strip())
+    value = await _value(at, choice.action, form.get("value", "").strip())
     [added] = await at.act(
         "dashboard/add_bulk",
         {
-            "action": choice.deed,
+            "action": choice.action,
             "value": value,
             "wanted": json.dumps(choice.document),
             "actor": viewer_of(request).actor,
@@ -187,9 +188,9 @@ async def begin(request: Request, form: Form) -> Done:
     )
 
 
-async def _value(at: Database, deed: str, text: str) -> str | None:
+async def _value(at: Database, name: str, text: str) -> str | None:
     """Return the priority or the time of a form. Raises Refused."""
-    if deed == "reprioritize":
+    if name == "reprioritize":
         try:
             if -32768 <= int(text) <= 32767:
                 return str(int(text))
@@ -198,7 +199,7 @@ async def _value(at: Database, deed: str, text: str) -> str | None:
         raise Refused(
             HTTPStatus.BAD_REQUEST, "The priority is a whole number from -32768 to 32767: the lower, the sooner."
         )
-    if deed == "reschedule":
+    if name == "reschedule":
         now: datetime = (await at.rows("observe/show_time"))[0]["now"]
         try:
             return due(text, now).isoformat()

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from jobherd.handlers._values.encryption import cover
 from jobherd.workers.dashboard import bulk, bulk_choice
-from jobherd.workers.dashboard.bulk_choice import DEEDS
+from jobherd.workers.dashboard.bulk_choice import BULK_ACTIONS
 from jobherd.workers.dashboard.database import database
 from jobherd.workers.dashboard.filters import STATES, TEXT_REACHES, Wanted
 from jobherd.workers.dashboard.job_search import LARGEST, Found, search_jobs
@@ -71,7 +71,7 @@ async def show(request: Request) -> Response:
         chips=chips_of(wanted),
         sizes=SIZES,
         going_on=[bulk.shown(one) for one in going_on],
-        deeds=DEEDS,
+        bulk_actions=BULK_ACTIONS,
         text_reaches=TEXT_REACHES,
         is_first=is_first,
         tabs_topic=f"states:{wanted.query()}" if len(query) < 190 else "",

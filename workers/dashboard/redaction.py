@@ -65,7 +65,7 @@ def restore(value: Any, document: str, paths: Sequence[str]) -> Any:
     if not paths:
         return value
     shown = redact(document, paths)
-    return _put_back(value, json.loads(document), json.loads(shown or "null"), "$")
+    return _restore(value, json.loads(document), json.loads(shown or "null"), "$")
 
 
 def redact_text(text: str | None, document: str | None, paths: Sequence[str]) -> str | None:
@@ -115,7 +115,7 @@ class Redactions:
         return self._paths
 
 
-def _put_back(value: Any, original: Any, shown: Any, path: str) -> Any:
+def _restore(value: Any, original: Any, shown: Any, path: str) -> Any:
     if value == HIDDEN:
         if shown != HIDDEN:
             message = f"{HIDDEN} at {path} stands for nothing that was hidden there: write the value itself"
@@ -125,13 +125,13 @@ def _put_back(value: Any, original: Any, shown: Any, path: str) -> Any:
         case dict():
             known, seen = (each if isinstance(each, dict) else {} for each in (original, shown))
             return {
-                name: _put_back(inner, known.get(name), seen.get(name), f"{path}.{name}")
+                name: _restore(inner, known.get(name), seen.get(name), f"{path}.{name}")
                 for name, inner in value.items()
             }
         case list():
             old, told = (each if isinstance(each, list) else [] for each in (original, shown))
             return [
-                _put_back(
+                _restore(
                     inner, old[at] if at < len(old) else None, told[at] if at < len(told) else None, f"{path}[{at}]"
                 )
                 for at, inner in enumerate(value)

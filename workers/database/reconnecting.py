@@ -209,7 +209,7 @@ class ReconnectingSession:
 
     def _requeue_unacknowledged(self) -> list[Row]:
         """Release the jobs of claims of which this process does not know: their responses were lost."""
-        held = {"child": self.child, "heard": list(self._holding())}
+        held = {"child": self.child, "known_tokens": list(self._holding())}
         rows = self._ready().exchange(("recover/requeue_unacknowledged", held))[0]
         if rows:
             ids = ",".join(str(row[0]) for row in rows[:20])

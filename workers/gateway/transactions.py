@@ -151,7 +151,7 @@ class Transactions(OutcomeRecorder):
 
     def release_unacknowledged(self, action: ReleaseUnacknowledged) -> bool:
         """Release claims of a session that no process knows. Return False if it was taken over."""
-        requeue = ("recover/requeue_unacknowledged", {"child": action.child, "heard": list(action.known)})
+        requeue = ("recover/requeue_unacknowledged", {"child": action.child, "known_tokens": list(action.known)})
         return self._held(action.session, action.attached, requeue) is not None
 
     def expire(self, action: ExpireTasks, finished: Mapping[TaskRef, Finished]) -> dict[TaskRef, float] | None:

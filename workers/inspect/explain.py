@@ -83,9 +83,9 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         else f"on {job['host']} in process {job['pid']} (worker {job['slot']})"
     )
     now = [f"running {since}, {where}: attempt {job['attempts']} of {job['max_attempts']}"]
-    if job["neighbours"]:
+    if job["claimed_together"]:
         now.append(
-            f"it was claimed together with {count(job['neighbours'], 'other', 'others')}, "
+            f"it was claimed together with {count(job['claimed_together'], 'other', 'others')}, "
             "so it may not have started: another of these jobs may be running in that process"
         )
     if expired:

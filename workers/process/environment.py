@@ -24,7 +24,7 @@ class Environment:
         """Return whether Python has other variables."""
         return getattr(os, "environ", None) is not self._environ or _data(os.environ) != self._variables
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the variables of Python and those that programs see."""
         os.environ = self._environ  # noqa: B003  # a job may have put a plain dictionary there
         present = _data(os.environ)
@@ -35,7 +35,7 @@ class Environment:
             if present.get(name) != value:
                 os.putenv(name, value)
                 present[name] = value
-        self.put_back_for_programs()
+        self.restore_for_programs()
         time.tzset()
 
     def _note_seen(self) -> None:
@@ -54,7 +54,7 @@ class Environment:
         place = _C_ENVIRON.value
         return place != self._place or (place is not None and ctypes.string_at(place, len(self._seen)) != self._seen)
 
-    def put_back_for_programs(self) -> None:
+    def restore_for_programs(self) -> None:
         """Restore what programs see.
 
         That is `os.environ`, and variables that a module or the C library has set only for

@@ -95,15 +95,15 @@ class Interpreter:
             for handler in state[3]
         }
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """Restore everything and return whether anything had changed."""
-        moved = self._put_back_attributes()
-        moved = self._put_back_lists() or moved
-        moved = self._put_back_values() or moved
-        moved = self._put_back_loops() or moved
-        return self._put_back_logging() or moved
+        moved = self._restore_attributes()
+        moved = self._restore_lists() or moved
+        moved = self._restore_values() or moved
+        moved = self._restore_loops() or moved
+        return self._restore_logging() or moved
 
-    def _put_back_attributes(self) -> bool:
+    def _restore_attributes(self) -> bool:
         moved = False
         for (holder, name), was in zip(_ATTRIBUTES, self._attributes, strict=True):
             if getattr(holder, name, _ABSENT) is not was:
@@ -111,7 +111,7 @@ class Interpreter:
                 delattr(holder, name) if was is _ABSENT else setattr(holder, name, was)
         return moved
 
-    def _put_back_lists(self) -> bool:
+    def _restore_lists(self) -> bool:
         moved = False
         for (holder, name), (was, content) in zip(_LISTS, self._lists, strict=True):
             if getattr(holder, name, None) is was and was == content:
@@ -124,7 +124,7 @@ class Interpreter:
             was[:] = content
         return moved
 
-    def _put_back_values(self) -> bool:
+    def _restore_values(self) -> bool:
         moved = False
         for (get, put), was in zip(_VALUES, self._values, strict=True):
             if get() != was:
@@ -139,7 +139,7 @@ class Interpreter:
             tracemalloc.stop()
         return moved
 
-    def _put_back_loops(self) -> bool:
+    def _restore_loops(self) -> bool:
         """Restore the policy and the current loop.
 
         A loop that a job leaves open stays open: a module may keep it for its next job.
@@ -158,7 +158,7 @@ class Interpreter:
                 local._set_called = called  # noqa: SLF001
         return True
 
-    def _put_back_logging(self) -> bool:
+    def _restore_logging(self) -> bool:
         manager = logging.root.manager
         moved = manager.disable != logging.NOTSET
         if moved:
@@ -166,7 +166,7 @@ class Interpreter:
         loggers = _all_loggers()
         # Cost: there may be hundreds of loggers, so all are compared in one go.
         if loggers != self._loggers or list(map(_STATE, loggers)) != self._states:
-            moved = self._put_back_loggers(loggers) or moved
+            moved = self._restore_loggers(loggers) or moved
         for handler, (level, formatter, filters) in self._handlers.items():
             if handler.level != level or handler.formatter is not formatter or handler.filters != filters:
                 moved = True
@@ -175,7 +175,7 @@ class Interpreter:
             logging.root.setLevel(self._states[0][0])  # Clears the levels that loggers have cached.
         return moved
 
-    def _put_back_loggers(self, loggers: list[logging.Logger]) -> bool:
+    def _restore_loggers(self, loggers: list[logging.Logger]) -> bool:
         known: dict[logging.Logger, _State] = dict(zip(self._loggers, self._states, strict=True))
         moved = False
         for logger in loggers:

@@ -96,7 +96,7 @@ class ProcessState:
         }
         self._writes_stacks = faulthandler.is_enabled()
 
-    def put_back_soon(self) -> bool:
+    def restore_for_next_job(self) -> bool:
         """Restore what would affect the next job of the same claim, in a few microseconds.
 
         Return whether anything had changed.
@@ -112,7 +112,7 @@ class ProcessState:
             found = True
         if self._environment.is_changed():
             found = True
-            self._environment.put_back()
+            self._environment.restore()
         if sys.getrecursionlimit() != self._depth:
             found = True
             sys.setrecursionlimit(self._depth)
@@ -136,19 +136,19 @@ class ProcessState:
             sys.set_asyncgen_hooks(*self._generators)
         # It may be set to end the process, and Python cannot tell whether it is.
         faulthandler.cancel_dump_traceback_later()
-        found = self._interpreter.put_back() or found
-        return self._put_back_texts() or found
+        found = self._interpreter.restore() or found
+        return self._restore_texts() or found
 
-    def put_back(self) -> tuple[bool, str]:
+    def restore(self) -> tuple[bool, str]:
         """Restore everything, between two claims.
 
         Return whether anything had changed, and what could not be restored, in words that follow "a
         job".
         """
-        found = self.put_back_soon()
+        found = self.restore_for_next_job()
         if self._environment.is_changed_for_programs():
             found = True
-            self._environment.put_back_for_programs()
+            self._environment.restore_for_programs()
         if _locale.setlocale(_locale.LC_ALL, None) != self._locale:
             found = True
             _locale.setlocale(_locale.LC_ALL, self._locale)
@@ -159,9 +159,9 @@ class ProcessState:
             with suppress(OSError):
                 os.sched_setaffinity(0, self._processors)
             self._allowed = os.sched_getaffinity(0)
-        moved, lost = self._put_back_signals()
+        moved, lost = self._restore_signals()
         if not lost:
-            also, lost = self._put_back_rights()
+            also, lost = self._restore_rights()
             moved = moved or also
         return found or moved, lost or self._look_at_files()
 
@@ -184,7 +184,7 @@ class ProcessState:
             or generators.finalizer is not self._generators.finalizer
         )
 
-    def _put_back_texts(self) -> bool:
+    def _restore_texts(self) -> bool:
         """Restore how standard output and standard error encode text.
 
         With a job's other encoding or error handling, the next job's output could raise an error.
@@ -198,7 +198,7 @@ class ProcessState:
                     stream.reconfigure(encoding=was[0], errors=was[1], line_buffering=was[2], write_through=was[3])
         return moved
 
-    def _put_back_signals(self) -> tuple[bool, str]:
+    def _restore_signals(self) -> tuple[bool, str]:
         moved = _signal.set_wakeup_fd(-1) != -1
         for which, was in zip(_OTHER_TIMERS, self._timers, strict=True):
             if was == (0.0, 0.0) != signal.getitimer(which):
@@ -214,7 +214,7 @@ class ProcessState:
             _signal.signal(number, self._handlers[_NUMBERS.index(number)])  # as in interrupt.py
         return True, ""
 
-    def _put_back_rights(self) -> tuple[bool, str]:
+    def _restore_rights(self) -> tuple[bool, str]:
         moved = False
         try:
             for limit, was in zip(_LIMITS, self._limits, strict=True):

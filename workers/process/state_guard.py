@@ -71,14 +71,14 @@ class StateGuard:
         self._ran = True
         """Whether a job may have changed something since the last full check."""
 
-    def put_back(self, kind: str, now: float) -> None:
+    def restore(self, kind: str, now: float) -> None:
         """Restore what would affect the next job of the same claim.
 
         Called after each job, but seldom while only clean kinds run. After a change is found, every
         kind is checked after each job again: another kind may have caused it.
         """
         self.due, self._ran = now + SELDOM, True
-        if self._belongings.put_back_soon():
+        if self._belongings.restore_for_next_job():
             self._found_nothing.clear()
             self.clean.clear()
             return
@@ -104,7 +104,7 @@ class StateGuard:
             self.recycle_reason = "a job closed the session of its worker"
         elif self._ran or now >= self.due:
             self._ran = False
-            found, lost = self._belongings.put_back()
+            found, lost = self._belongings.restore()
             if lost:
                 self.recycle_reason = f"a job {lost}"
             elif found:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from jobherd.handlers._run.call import call, call_in_transaction
 from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.dispositions import JobTimeout, is_interruption
-from jobherd.handlers._run.job import FOR_EVER, Job, tell_nobody
+from jobherd.handlers._run.job import FOR_EVER, Job, ignore_entry
 from jobherd.handlers._values.outcome import OK, Outcome, Raised
 from jobherd.workers.ipc.memory_barrier import barrier
 from jobherd.workers.process.interruptions import JobLost
@@ -290,7 +290,7 @@ class Executor:
             deadline=deadline,
             resources=self._hooks.child.resources,
             on_progress=self.progress.publish,
-            on_entry=tell_nobody if self._output is None else self._output.enter,
+            on_entry=ignore_entry if self._output is None else self._output.enter,
             on_cancelled=self._interrupts.is_cancelled,
             transaction_host=self._transactions,
         )

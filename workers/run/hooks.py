@@ -44,7 +44,7 @@ class HookCaller:
     child: the object that hooks of the process's life get.
     board: where the supervisor sees that a hook runs.
     interruption: why a hook was interrupted, in words, or empty. If it is set, the process is not reused.
-    pass_on: called after hooks that belong to no job, because what they printed belongs to no job
+    forward_output: called after hooks that belong to no job, because what they printed belongs to no job
     either.
     spans: records the spans of attempts, if this process has set up an OpenTelemetry SDK.
     """
@@ -53,7 +53,7 @@ class HookCaller:
         self.hooks = hooks
         self.child = child
         self.interruption = ""
-        self.pass_on: Callable[[], object] = _do_nothing
+        self.forward_output: Callable[[], object] = _do_nothing
         self.spans: Spans | None = None
         self._interrupts = interrupts
         self._board = board
@@ -114,7 +114,7 @@ class HookCaller:
         """Run the hooks for the exit of the process."""
         for hook, end in self.hooks.ends(self.child):
             self.call(hook, end)
-        self.pass_on()
+        self.forward_output()
 
 
 def _do_nothing() -> None:

@@ -9,7 +9,7 @@ _trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """A function of glibc. musl has none and needs none, because it keeps less."""
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Return memory that imports and connecting used for a short time.
 
     Call it once, at the end of boot.

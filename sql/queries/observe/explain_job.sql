@@ -53,7 +53,7 @@ SELECT clock_timestamp() AS asked_at, j.*,
            AS ahead,
        EXISTS (SELECT FROM jobherd.running r WHERE r.queue = j.queue) AS queue_runs,
        serving.turns, elsewhere.sharing, elsewhere.ahead_elsewhere, elsewhere.queues_before, elsewhere.largest_before,
-       fleet.workers, fleet.idle, held.host, held.pid, held.slot, held.via, held.lease_left, held.neighbours, held.cancelled,
+       fleet.workers, fleet.idle, held.host, held.pid, held.slot, held.via, held.lease_left, held.claimed_together, held.cancelled,
        tick.schedule, tick.at AS scheduled_for, tick.missed, member.flow, member.node, member.flow_name, member.flow_state, edges.waits_for, edges.waits_for_count,
        signals.name AS signal_name, signals.topic AS signal_topic, signals.until AS signal_until,
        signals.flow AS children_flow, spawned.pending AS children_pending, spawned.jobs AS children_jobs, spawned.step AS children_step
@@ -81,7 +81,7 @@ SELECT clock_timestamp() AS asked_at, j.*,
        LEFT JOIN LATERAL (
            SELECT s.host, c.pid, c.slot, CASE WHEN c.kind = 'remote' THEN coalesce(v.host, 'a host that has left') END AS via,
                   extract(epoch FROM s.lease_until - clock_timestamp())::double precision AS lease_left,
-                  cardinality(r.jobs) - 1 AS neighbours, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled
+                  cardinality(r.jobs) - 1 AS claimed_together, EXISTS (SELECT FROM jobherd.cancels x WHERE x.job = j.id) AS cancelled
              FROM jobherd.running r
                   LEFT JOIN jobherd.children c ON c.id = r.child
                   LEFT JOIN jobherd.supervisors s ON s.id = c.supervisor

@@ -86,7 +86,7 @@ def wait_for_settling(child: Child) -> None:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind counts as short in the workers that are forked here, even if they are delayed between two jobs."""
     monkeypatch.setattr(Durations, "expected", lambda _self, _kind: 0.0)
-    monkeypatch.setattr(worker, "HELD", 600.0)
+    monkeypatch.setattr(worker, "MAX_UNSETTLED", 600.0)
     monkeypatch.setattr(claimer, "AHEAD", 0.0)
     # Otherwise a slow claim is followed by a query for its cause.
     monkeypatch.setattr(ScanStart, "note_claim", lambda *_args, **_how: None)
@@ -173,7 +173,7 @@ def test_job_of_the_next_claim_runs_while_the_settlement_waits(bench: Bench, gat
 def test_job_that_may_be_long_starts_after_the_outcomes_of_the_previous_claim_are_recorded(
     bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(worker, "HELD", 600.0)
+    monkeypatch.setattr(worker, "MAX_UNSETTLED", 600.0)
     monkeypatch.setattr(claimer, "AHEAD", 0.0)
     monkeypatch.setattr(ScanStart, "note_claim", lambda *_args, **_how: None)
     child = bench.start(most_claimed=2, claim_window=60.0)

@@ -13,7 +13,7 @@ JOB = {
     "asked_at": NOW, "id": 7, "kind": "mail:receipt", "queue": "mail", "priority": 0, "state": "ready", "attempts": 0, "max_attempts": 5, "crashes": 0,
     "error": None, "error_code": None, "run_at": NOW - timedelta(seconds=300), "created_at": NOW - timedelta(seconds=300), "started_at": None,
     "finished_at": None, "progress": None, "gates": None, "declared": True, "alone": False, "ahead": 0, "queue_runs": False, "workers": 2, "idle": 0,
-    "host": None, "pid": None, "slot": None, "via": None, "lease_left": None, "neighbours": None, "cancelled": None,
+    "host": None, "pid": None, "slot": None, "via": None, "lease_left": None, "claimed_together": None, "cancelled": None,
     "turns": True, "sharing": 0, "ahead_elsewhere": 0, "queues_before": 0, "largest_before": None,
     "schedule": None, "scheduled_for": None, "missed": None,
 }  # fmt: skip
@@ -130,7 +130,7 @@ RUNS = {
     "pid": 77,
     "slot": 1,
     "lease_left": 9.0,
-    "neighbours": 0,
+    "claimed_together": 0,
 }
 
 
@@ -138,8 +138,8 @@ RUNS = {
     ("changed", "says"),
     [
         ({}, "running since 11:59, for 30 s, on alpha in process 77 (worker 1): attempt 1 of 5"),
-        ({"neighbours": 4}, "claimed together with 4 others"),
-        ({"neighbours": 1}, "claimed together with 1 other,"),
+        ({"claimed_together": 4}, "claimed together with 4 others"),
+        ({"claimed_together": 1}, "claimed together with 1 other,"),
         ({"lease_left": -3.0}, "lease expired 3.0 s ago"),
         ({"cancelled": True}, "cancellation was requested"),
         ({"progress": {"fraction": 0.4, "note": "page 4"}}, "its progress is 40%: page 4"),

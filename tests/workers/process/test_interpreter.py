@@ -85,18 +85,18 @@ def look():
 logging.getLogger('jobherd.x')
 interpreter = Interpreter()
 before = look()
-interpreter.put_back()
-assert not interpreter.put_back()
+interpreter.restore()
+assert not interpreter.restore()
 keep = []
 exec(%(change)r)
-assert interpreter.put_back(), "not seen"
+assert interpreter.restore(), "not seen"
 assert look() == before, (look(), before)
-interpreter.put_back()
+interpreter.restore()
 
 @handler('a:b')
 async def ours() -> None: ...
 call(ours, Job(id=1, kind='a:b'), {})
-assert not interpreter.put_back(), "our own loop is taken for a job's"
+assert not interpreter.restore(), "our own loop is taken for a job's"
 """
 
 
@@ -114,7 +114,7 @@ def test_null_handler_of_a_library_that_is_imported_late_is_kept():
     null = logging.NullHandler()
     late.addHandler(null)
     try:
-        assert not interpreter.put_back()
+        assert not interpreter.restore()
         assert late.handlers == [null]
     finally:
         late.removeHandler(null)

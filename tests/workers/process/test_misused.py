@@ -92,9 +92,9 @@ def test_environment_of_programs_is_restored_to_its_state_before_the_job(monkeyp
             os.putenv("SEEN_BY_PROGRAMS", "after")
             if also:
                 os.environ["SEEN_BY_ALL"] = "after"
-            assert process_state.put_back() == (True, "")
+            assert process_state.restore() == (True, "")
             assert seen() == {"SEEN_BY_ALL": "before", "SEEN_BY_PROGRAMS": "before", "SEEN_TOO": "before"}
-            assert process_state.put_back() == (False, "")
+            assert process_state.restore() == (False, "")
     finally:
         for name in ("SEEN_BY_PROGRAMS", "SEEN_TOO", "SEEN_OF_A_JOB"):
             os.unsetenv(name)
@@ -107,11 +107,11 @@ class _Found:
         self.moved = False
         self.looks = 0
 
-    def put_back_soon(self) -> bool:
+    def restore_for_next_job(self) -> bool:
         self.looks += 1
         return self.moved
 
-    def put_back(self) -> tuple[bool, str]:
+    def restore(self) -> tuple[bool, str]:
         self.looks += 1
         return self.moved, ""
 
@@ -134,7 +134,7 @@ def test_clean_kinds_are_checked_seldom_until_a_change_is_found():
     guard.recycle_reason, guard.clean, guard.due, guard._ran, guard._found_nothing = "", set(), 0.0, True, {}
     for number in range(CLEAN):
         assert "a:b" not in guard.clean, f"after {number} checks"
-        guard.put_back("a:b", 1.0)
+        guard.restore("a:b", 1.0)
     assert guard.clean == {"a:b"}
     assert guard.due == 1.0 + SELDOM
     guard.look(1.0)
@@ -144,11 +144,11 @@ def test_clean_kinds_are_checked_seldom_until_a_change_is_found():
     guard.look(1.0 + SELDOM)
     assert found.looks == CLEAN + 2, "a full check is due"
     found.moved = True
-    guard.put_back("c:d", 2.0)
+    guard.restore("c:d", 2.0)
     assert not guard.clean, "a job of the other kind may have caused the change"
     found.moved = False
     for _ in range(CLEAN):
-        guard.put_back("a:b", 2.0)
+        guard.restore("a:b", 2.0)
     found.moved = True
     guard.look(2.0)
     assert not guard.clean
@@ -172,10 +172,10 @@ def test_new_processors_of_a_container_do_not_count_as_a_change_by_a_job(monkeyp
     monkeypatch.setattr(os, "sched_setaffinity", ask)
     process_state = ProcessState(())
     asked.discard(0)  # A job sets its own CPU affinity.
-    assert process_state.put_back() == (True, "")
+    assert process_state.restore() == (True, "")
     assert asked == {0, 1, 2, 3}
     for given in ({2, 3}, {8, 9}, {0, 1, 2, 3}):
         allowed = given
-        assert process_state.put_back()[1] == ""
-        assert process_state.put_back() == (False, "")
+        assert process_state.restore()[1] == ""
+        assert process_state.restore() == (False, "")
         assert os.sched_getaffinity(0) == given

@@ -201,7 +201,7 @@ def test_transaction_releases_the_rest_of_its_claim_and_its_kind_is_then_claimed
     bank: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ):
     # This also applies to the worker, a fork of this process. It has no duration of "bank:part" yet.
-    monkeypatch.setattr("jobherd.workers.worker.HELD", 600.0)
+    monkeypatch.setattr("jobherd.workers.worker.MAX_UNSETTLED", 600.0)
     child = start(bank, most_claimed=100)
     with bank.connection.transaction():
         jobs = [bank.enqueue("bank:short") for _ in range(3)]

@@ -38,14 +38,14 @@ def test_free_memory_between_used_blocks_is_returned_to_the_kernel():
             if number % 100:
                 libc.free(piece)
         before = private()
-        heap.give_back()
+        heap.trim_heap()
         os._exit(0 if before - private() > PIECES * SIZE / 4 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_c_library_without_malloc_trim_causes_no_error(monkeypatch):
     monkeypatch.setattr(heap, "_trim", None)
-    heap.give_back()
+    heap.trim_heap()
 
 
 def test_worker_returns_unused_memory_once_before_it_is_ready(bench: Bench, monkeypatch):

@@ -1,4 +1,4 @@
-"""Works the calls of batch handlers: gathers the jobs of a call, runs them, enters their outcomes."""
+"""Runs the calls of batch handlers: gathers the jobs of a call, runs them, enters their outcomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class BatchCalls:
-    """The calls of a worker. kinds: those of batch handlers."""
+    """Runs a worker's calls of batch handlers. kinds: of these handlers."""
 
     def __init__(
         self,

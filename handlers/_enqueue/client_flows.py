@@ -1,4 +1,4 @@
-"""What the synchronous client does with flows that are started."""
+"""The methods of the synchronous client for flows: cancel, seal, retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the statements of the synchronous client go: its pool, the caller's connection, or the database of a shard."""
+"""Sends the statements of the synchronous client: in its pool, on the caller's connection, or to a shard."""
 
 from __future__ import annotations
 

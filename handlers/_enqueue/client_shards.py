@@ -67,7 +67,7 @@ class ClientShards:
     def about(self, job_id: int | None, statement: Statement[Any]) -> ClientSessions:
         """Return the client for a statement about a job or a flow."""
         if job_id is None:
-            raise self.map.homeless(statement)
+            raise self.map.unrouted(statement)
         address = self._find(job_id)
         if "nodes" in statement.parameters:
             self.map.check_extension(statement, address)

@@ -30,9 +30,10 @@ job's transaction."""
 
 
 def enter_transaction(connection: Own) -> Token[Own | None]:
-    """From now on, enqueue in the transaction of `connection` by default.
+    """Enqueue in the transaction of `connection`, until `leave_transaction`, if a call names no client or connection.
 
-    That is, in calls without a client or connection.
+    Returns:
+        The argument of `leave_transaction`.
     """
     return _entered.set(connection)
 

@@ -34,7 +34,7 @@ _lookup: ContextVar[Callable[[], Origin | None] | None] = ContextVar("jobherd_or
 
 
 def set_lookup(lookup: Callable[[], Origin | None]) -> Token[Callable[[], Origin | None] | None]:
-    """From now on, call `lookup` to get the running job. It returns None between jobs."""
+    """Let `origin` get the running job from `lookup`, which returns None between jobs, until `reset_lookup`."""
     return _lookup.set(lookup)
 
 

@@ -65,7 +65,7 @@ def _close_all() -> None:
 
 
 class PoolSettings(NamedTuple):
-    """What a client says of its pool."""
+    """Settings of a client's pool."""
 
     dsn: str | None
     min_size: int

@@ -175,8 +175,8 @@ class ShardMap:
         known = ", ".join(map(str, sorted(self._numbers.values())))
         return ValueError(f"job {job_id} is in shard {shard_of(job_id)}, and shards has only shard {known}: add it")
 
-    def homeless(self, statement: Statement[Any]) -> ValueError:
-        """Return the error for a statement that is about no job."""
+    def unrouted(self, statement: Statement[Any]) -> ValueError:
+        """Return the error for a statement that names no job, so that its database is not known."""
         return ValueError(
             f"shards: {statement.name} does not name a job, so its database is not known. "
             "Call it on a Client of one database, or on a Client of each"

@@ -1,4 +1,4 @@
-"""The steps that jobs have done which a test runs, over all their attempts."""
+"""Keeps the records of durable steps of the jobs that a test runs, over all attempts of each job."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ClaimQuery:
-    """The next claim of a worker.
+    """Builds the claiming statements of a worker, and adapts each to the results of those before it.
 
     wanted: jobs that it requests. The claim locks this many, but may take fewer.
     gated: whether it must check pauses, queue prefixes and limits. The settings require it, or the
@@ -154,7 +154,7 @@ class ClaimQuery:
         return True
 
     def note_result(self, found: Sequence[JobRow], statement: str, *, took: float, together: bool, now: float) -> None:
-        """Learn from the result of a claim.
+        """Adapt the next claim to the result of a claim: whose turn it is, and where it starts.
 
         Args:
             found: the rows of the answer.

@@ -157,7 +157,7 @@ class Claimer:
             avoided.clear()
 
     def leave(self) -> None:
-        """Announce the concurrency limit's place that this worker used last: it makes no next claim."""
+        """Wake other workers for what this worker's last claim occupied: it makes no further claim."""
         if self.query.last[0]:
             self._session.run("wake/notify_workers", {"queue": "*"})
         self.restriction.leave()

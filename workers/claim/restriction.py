@@ -50,7 +50,7 @@ class Unrestricted:
     budgeted = False
 
     def ask(self) -> None:
-        """Ask again what may be claimed."""
+        """Update what may be claimed, by the hooks and the budget."""
 
     def narrow(self, statement: str, claim: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Add conditions to a claiming statement and its parameters."""
@@ -77,7 +77,7 @@ class Unrestricted:
         return longest
 
     def leave(self) -> None:
-        """Notify others when this worker makes no further claim."""
+        """Wake another worker for the budget of the last claim: this worker makes no further claim."""
 
 
 class Restricted(Unrestricted):

@@ -125,7 +125,7 @@ class ScanStart:
         return min(longest, max(0.0, (self.until if self.back else min(self.until, self._back_at)) - now))
 
     def note_claim(self, rows: Sequence[JobRow], *, sought: bool, took: float, together: bool, now: float) -> None:
-        """Learn from a claim's result.
+        """Record a claim's result, and choose where the next claim starts.
 
         Args:
             rows: the claimed rows.
@@ -149,7 +149,7 @@ class ScanStart:
             self._note_place(found._replace(id=found.id - 1), last, now)
 
     def note_dead(self, dead: int, *, named: bool, now: float) -> None:
-        """Learn the number of dead rows, which was measured because a scan was slow.
+        """Record the number of dead rows, which was measured because a scan was slow.
 
         `named`: the queues are configured by name, so claims can look for them by name.
         """

@@ -94,5 +94,5 @@ def _state(path: Path) -> tuple[int, int, int] | None:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask for one at the terminal and wait."""
+    """Raise ValueError: without this function, OpenSSL would ask for a password at the terminal and wait."""
     raise ValueError("the key needs a password")

@@ -17,11 +17,11 @@ class BoardStreams(BoardTexts):
     # -- written by the gateway
 
     def say_streams(self, service: str, streams: int) -> None:
-        """Called in the gateway: a service has so many streams."""
+        """Called in the gateway: set the number of streams of a service."""
         self._words[SERVICES[service]] = streams
 
     def say_wanted(self, wanted: int) -> None:
-        """Called in the gateway: remote workers wait for so many jobs."""
+        """Called in the gateway: set the number of jobs that remote workers wait for."""
         self._words[Word.WANTED] = wanted
 
     # -- read by any process

@@ -109,9 +109,7 @@ class ControlBlock:
         self._words[self._DRAINING] = value
 
     def publish(self, facts: dict[str, object]) -> None:
-        """Called in the supervisor.
-
-        Publish what it knows of the fleet, for the dashboard and the metrics.
+        """Called in the supervisor: publish what it knows of the fleet, for the dashboard and the metrics.
 
         If there is not enough space, the longest fields are shortened.
         """

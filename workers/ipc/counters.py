@@ -164,10 +164,7 @@ class Tally:
         self._sums[kind][0] += sum(seconds)
 
     def count_unrun(self, kind: int, outcome: int) -> None:
-        """Called in the child process.
-
-        A job of `kind` ended without running, for example by expiry.
-        """
+        """Called in the child process: a job of `kind` ended without running, for example by expiry."""
         self._counts[kind][outcome] += 1
 
     def count_recycled(self, kind: int) -> int:
@@ -180,10 +177,7 @@ class Tally:
         return int(counts[len(OUTCOMES) + 1])
 
     def count_error(self, kind: int, code: str) -> None:
-        """Called in the child process.
-
-        A job of `kind` failed or will be retried, with this error code.
-        """
+        """Called in the child process: a job of `kind` failed or will be retried, with this error code."""
         if self._error_at is None:  # A new process continues the table of the previous one.
             self._error_at = {(number, name): at for at, (number, name, _) in enumerate(self._read_errors())}
             self._error_at.setdefault((0, OTHER_KINDS), 0)

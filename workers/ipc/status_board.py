@@ -101,12 +101,7 @@ class StatusBoard(BoardStreams):
         self._words[Word.HELD] = held
 
     def say_unwritten(self, since: float) -> None:
-        """Called in the worker.
-
-        Since `since`, in monotonic seconds, an outcome is stored only here.
-
-        0: none is.
-        """
+        """Called in the worker: an outcome is stored only here since `since`, in monotonic seconds. 0: none is."""
         self._words[Word.UNWRITTEN] = int(since * 1e6)
 
     def say_hook(self, until: float) -> None:
@@ -117,17 +112,11 @@ class StatusBoard(BoardStreams):
         self._words[Word.HOOK] = int(until * 1e6)
 
     def tell_progress(self, record: bytes) -> None:
-        """Called in the worker, from the handler.
-
-        Publish progress, a JSON document of at most 2 KiB.
-        """
+        """Called in the worker, from the handler: publish progress, a JSON document of at most 2 KiB."""
         self._progress.write(record)
 
     def clear(self) -> None:
-        """Called in the supervisor before a fork.
-
-        Reset everything that belongs to the previous process.
-        """
+        """Called in the supervisor before a fork: reset everything that belongs to the previous process."""
         self.say(CurrentWork(Phase.BOOTING))
         self._now.restart()
         self.set_idle(idle=False)

@@ -23,9 +23,9 @@ _NEVER: Final = float("inf")
 
 
 class Matcher:
-    """The looks for signals and waits.
+    """Gives signals to the jobs that wait for them.
 
-    due_at: monotonic time of the next one.
+    due_at: monotonic time at which `step` is due next.
     """
 
     def __init__(self, session: Session) -> None:

@@ -27,7 +27,7 @@ _IN_STEPS: Final = (
 
 
 class OldRows:
-    """What is still to be deleted.
+    """Deletes old rows, a limited number in each step.
 
     due_at: when old rows are searched again.
     """
@@ -40,7 +40,7 @@ class OldRows:
 
     @property
     def wake_at(self) -> float:
-        """When there is something to do."""
+        """Monotonic time at which `step` or `search` has something to do."""
         return 0.0 if self._left else self.due_at
 
     def search(self, now: float) -> None:

@@ -30,9 +30,9 @@ LARGEST: Final = 2**63 - 1
 
 
 class Resolver:
-    """The looks for ends.
+    """Passes the ends of jobs on.
 
-    due_at: monotonic time of the next one.
+    due_at: monotonic time at which `step` is due next.
     """
 
     def __init__(self, session: Session) -> None:
@@ -42,7 +42,7 @@ class Resolver:
         self._past: int | None = None
         """The page of unmarked upstream jobs that is next begins behind this one."""
         self._check_at = time.monotonic() + CHECK * random.random()
-        """Of the next look for vanished jobs. Random: the processes of a fleet start together."""
+        """Monotonic time of the next search for vanished jobs. Random: the processes of a fleet start together."""
         self._checked: tuple[int | None, int | None] = (None, None)
 
     def note(self, *, joins: bool) -> None:

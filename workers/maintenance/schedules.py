@@ -34,7 +34,7 @@ _FOR_EVER: Final = float("inf")
 
 
 class Schedules:
-    """The due schedules.
+    """Runs the due schedules of the fleet.
 
     by: this process, as the instants show it.
     due_at: monotonic time at which `run` is due next.

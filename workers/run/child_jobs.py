@@ -1,4 +1,4 @@
-"""What the statements for child jobs get, and what their answers mean. It sends no statement."""
+"""Builds the parameters of the statements for child jobs, and reads their answers. It sends no statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sessions in which table stores are worked.
+"""The sessions in which records of table stores are claimed and run.
 
 They are psycopg connections, unlike those of `connection.py`: a handler gets one, and the
 statements depend on the table. Nothing here waits for a database that is away: the caller decides

@@ -1,4 +1,4 @@
-"""The stream of an uplink: that of every remote worker, which also tells how the session is.
+"""The stream of an uplink: that of every remote worker, which also reports the state of its session.
 
 It loads grpc.
 """

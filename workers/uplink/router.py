@@ -197,7 +197,7 @@ class Router:
             asked.link.send(m.WorkResponse(tasks=m.TaskBatch(ready=asked.ready.number, tasks=tasks)))
 
     def on_event(self, event: Event) -> None:
-        """The stream has brought something else."""
+        """Handle an event of the stream other than the answer to a Ready."""
         match event:
             case ResultsConfirmed(refs=refs):
                 for ref in refs:

@@ -1,4 +1,4 @@
-"""How the session at a gateway is, as a value."""
+"""The state of a session at a gateway, as a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class SessionNews(NamedTuple):
-    """The session and its stream."""
+    """State of the session and of its stream, sent when one of them changes."""
 
     session: str = ""
     """Empty: there is none."""

@@ -183,7 +183,7 @@ class _Loop:
             self._task = self._loop.create_task(coroutine)
             self._raise_if_pending()
             result = self._loop.run_until_complete(self._task)
-            self._task = self._loop.create_task(_come_to_rest(self._loop))
+            self._task = self._loop.create_task(_end_remaining_tasks(self._loop))
             self._raise_if_pending()
             self._loop.run_until_complete(self._task)
             at_rest = True
@@ -238,7 +238,7 @@ def _is_machinery(frame: FrameType | None) -> bool:
     return name in _MACHINERY or name.startswith("asyncio.")
 
 
-async def _come_to_rest(loop: asyncio.AbstractEventLoop) -> None:
+async def _end_remaining_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """End the tasks that a finished coroutine left running.
 
     The deadline still holds; an interruption cancels this.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from jobherd.handlers._policy.names import split_trace
 from jobherd.handlers._run.durable import Durable
 from jobherd.handlers._run.inputs import Inputs
-from jobherd.handlers._run.transaction import NOWHERE, Transaction, TransactionHost
+from jobherd.handlers._run.transaction import NO_DATABASE, Transaction, TransactionHost
 from jobherd.handlers._values.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Job(Durable, Inputs):
     """Receives log entries. Set by the code that runs the handler."""
     on_cancelled: Callable[[], bool] = field(default=_never)
     """Called by `cancelled`. Set by the code that runs the handler."""
-    transaction_host: TransactionHost = field(default=NOWHERE)
+    transaction_host: TransactionHost = field(default=NO_DATABASE)
     """Provides transactions. Set by the code that runs the handler."""
     _log: JobLog | None = field(default=None, init=False)
 

@@ -112,7 +112,7 @@ class Transaction:
             self._host.undo()
 
 
-class Nowhere:
+class NoTransactions:
     """Host of a job that cannot have a transaction, durable steps, or results of earlier nodes.
 
     message, steps, inputs: why, and what to do instead.
@@ -134,12 +134,12 @@ class Nowhere:
         self.begin()
 
 
-NOWHERE = Nowhere(
+NO_DATABASE = NoTransactions(
     "this job has no database: transactions need a worker, or `jobherd.testing.inline` in a test",
     "this job has no database: durable steps need a worker, or `jobherd.testing.run` in a test",
     "this job has no database: give the results of nodes to `jobherd.testing.run_payload`, as inputs={...}",
 )
-TOGETHER = Nowhere(
+BATCH_CALL = NoTransactions(
     "the jobs of a batch handler's call have no transaction of their own: declare the handler without batch=N",
     "the jobs of a batch handler's call have no durable steps: declare the handler without batch=N",
     "the jobs of a batch handler's call cannot read results of nodes: pass these as arguments, or declare the handler "

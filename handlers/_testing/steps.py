@@ -9,7 +9,7 @@ from jobherd.handlers._run.child_jobs import Spawned
 from jobherd.handlers._run.dispositions import JobSuspended
 from jobherd.handlers._run.job import Job
 from jobherd.handlers._run.steps import FOREVER, Record, StepError, decoded, encoded
-from jobherd.handlers._run.transaction import NOWHERE
+from jobherd.handlers._run.transaction import NO_DATABASE
 from jobherd.handlers._testing.inputs import MemoryInputs
 
 if TYPE_CHECKING:
@@ -129,10 +129,10 @@ class InMemory:
 
     def begin(self) -> NoReturn:
         """Raise RuntimeError."""
-        NOWHERE.begin()
+        NO_DATABASE.begin()
 
     abegin = connection = undo = begin
 
     def complete(self, _result: object) -> None:
         """Raise RuntimeError."""
-        NOWHERE.begin()
+        NO_DATABASE.begin()

@@ -85,7 +85,7 @@ class OutputPipe:
         Call it once; it closes the pipe.
         """
         self._read()
-        self._board.hand_output(self._total, bytes(self._tail))
+        self._board.publish_output(self._total, bytes(self._tail))
         os.close(self.fd)
         left = self._total - self._board.output_taken
         return bytes(self._tail[-left:]) if left > 0 else b""
@@ -116,4 +116,4 @@ class OutputPipe:
             if len(self._tail) > OUTPUT:
                 del self._tail[:-OUTPUT]
         if self._total > before:
-            self._board.hand_output(self._total, bytes(self._tail))
+            self._board.publish_output(self._total, bytes(self._tail))

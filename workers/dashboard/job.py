@@ -24,7 +24,7 @@ from jobherd.workers.dashboard.job_details import OVER, head_of, trail_of
 from jobherd.workers.dashboard.job_id import JOB_PATH
 from jobherd.workers.dashboard.live_updates import FINAL, PACE, Topic
 from jobherd.workers.dashboard.redaction import redact, restore
-from jobherd.workers.dashboard.remote_output import said_elsewhere
+from jobherd.workers.dashboard.remote_output import stored_output
 from jobherd.workers.dashboard.render import page
 from jobherd.workers.dashboard.request import Refused, root_of, viewer_of
 from jobherd.workers.inspect.live_output import tail_of
@@ -168,7 +168,7 @@ async def _tail(app: Starlette, at: Database, job: Row) -> str | None:
     if job["state"] != "running" or (job["payload"] or "").startswith(HEAD):
         return None  # the output of a job with an encrypted payload is not shown either
     tail = tail_of(app.state.boards, job["id"], job["token"])
-    return await said_elsewhere(at, job["id"], job["token"]) if tail is None else tail
+    return await stored_output(at, job["id"], job["token"]) if tail is None else tail
 
 
 async def _past(request: Request) -> Row:

@@ -21,7 +21,7 @@ RENEW: Final = 10.0
 """Seconds before the end of that time at which the output is requested again."""
 
 
-async def said_elsewhere(at: Database, job: int, token: int) -> str | None:
+async def stored_output(at: Database, job: int, token: int) -> str | None:
     """Return the latest lines that a job has printed or logged, as its supervisor stored them.
 
     token: of the job's claim. None if the supervisor has stored nothing.

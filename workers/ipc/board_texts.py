@@ -73,7 +73,7 @@ class BoardTexts(BoardMemory):
         barrier()
         return bool(self._words[Word.READING])
 
-    def hand_output(self, total: int, tail: bytes) -> None:
+    def publish_output(self, total: int, tail: bytes) -> None:
         """Called in the supervisor: publish the end of the worker's output.
 
         total: bytes read by now. tail: their end.

@@ -175,7 +175,7 @@ def _live(parent: int, progress: int, deaths: Sequence[Mapping[str, Any]], setti
         os.setpgid(0, 0)
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() == parent:
-            _become_plain(progress)
+            _drop_inherited(progress)
             logs.set_up(process="on_death", log_format=settings.log_format, level=settings.log_level)
             _call(progress, deaths, settings)
         code = 0
@@ -189,7 +189,7 @@ def _live(parent: int, progress: int, deaths: Sequence[Mapping[str, Any]], setti
         os._exit(code)
 
 
-def _become_plain(progress: int) -> None:
+def _drop_inherited(progress: int) -> None:
     """Drop what belongs to the maintenance process.
 
     Its files, its signal handlers and its crash traces.

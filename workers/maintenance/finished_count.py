@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from jobherd.workers.maintenance.partitions import SLOW
-from jobherd.workers.maintenance.rollup import COARSEN, KEEP_DAYS, LAG, STEPS, Looks
+from jobherd.workers.maintenance.rollup import COARSEN, KEEP_DAYS, LAG, STEPS, CountPace
 
 if TYPE_CHECKING:
     from jobherd.workers.database.connection import Session
@@ -32,29 +32,29 @@ class FinishedCount:
         self.due_at = 0.0
         self._session = session
         self._partitions = partitions
-        self._looks = Looks()
+        self._pace = CountPace()
         self._counted = 0.0
         self._coarsen_at = 0.0
 
     def count(self, next_job_at: float) -> None:
         """Count, unless a job that becomes due at `next_job_at` would have to wait for it."""
-        looks, begun = self._looks, time.monotonic()
+        pace, begun = self._pace, time.monotonic()
         if not self._partitions.rows_stay:
             # A row that moves to its partition looks new, and would be counted twice.
             self.due_at = max(self._partitions.due_at, begun + _QUIET)
             return
         if (
-            looks.took > _SHORT
-            and begun + 2 * looks.took > next_job_at
-            and begun < self._counted + looks.pause + _UNCOUNTED
+            pace.took > _SHORT
+            and begun + 2 * pace.took > next_job_at
+            and begun < self._counted + pace.pause + _UNCOUNTED
         ):
             self.due_at = max(begun, next_job_at) + _SHORT
             return
-        with self._session.with_patience(max(20 * looks.took, _PATIENCE) if self._counted else SLOW):
-            [(_, behind)] = self._session.run("maintenance/update_rollup", {"span": looks.span, "lag": LAG})
+        with self._session.with_patience(max(20 * pace.took, _PATIENCE) if self._counted else SLOW):
+            [(_, behind)] = self._session.run("maintenance/update_rollup", {"span": pace.span, "lag": LAG})
         self._counted = time.monotonic()
-        looks.done(took=self._counted - begun, behind=behind)
-        self.due_at = self._counted + looks.pause
+        pace.done(took=self._counted - begun, behind=behind)
+        self.due_at = self._counted + pace.pause
         if self._counted >= self._coarsen_at:
             self._coarsen_at = self._counted + COARSEN
             for step, coarser, older in STEPS:

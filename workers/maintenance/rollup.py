@@ -40,12 +40,12 @@ COARSEN: Final = 900.0
 """Seconds between two times that slices are made coarser."""
 
 
-class Looks:
-    """How long the last count took, and what follows for the next.
+class CountPace:
+    """Chooses the pause before the next count, and its span, by how long the last one took.
 
-    >>> looks = Looks()
-    >>> looks.done(took=0.3, behind=False)
-    >>> looks.pause, looks.span
+    >>> pace = CountPace()
+    >>> pace.done(took=0.3, behind=False)
+    >>> pace.pause, pace.span
     (30.0, 150.0)
     """
 

@@ -39,7 +39,7 @@ _SLOWEST: Final = 3600.0
 
 
 class Vacuum:
-    """How long the last vacuum took, and what the vacuums left."""
+    """Decides whether the vacuum of a table pays, by what the earlier ones took and left."""
 
     def __init__(self) -> None:
         self.took = 0.1

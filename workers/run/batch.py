@@ -18,7 +18,7 @@ from jobherd.handlers._define.batch import BatchSignature
 from jobherd.handlers._define.binding import WHOLE
 from jobherd.handlers._run.call import call
 from jobherd.handlers._run.dispositions import JobTimeout
-from jobherd.handlers._run.transaction import TOGETHER
+from jobherd.handlers._run.transaction import BATCH_CALL
 from jobherd.handlers._values.outcome import EXPIRED, OK, Outcome, Raised
 from jobherd.workers.ipc.current_work import CurrentWork, Phase, Reason
 from jobherd.workers.ipc.memory_barrier import barrier
@@ -217,7 +217,7 @@ class BatchExecutor(Executor):
         job.
         """
         job = self._job(row, most_attempts(batch.kind, row), deadline)
-        job.transaction_host = TOGETHER
+        job.transaction_host = BATCH_CALL
         pending = self._interrupts.pending
         job.on_progress = _progress_of(row.id, batch)
         job.on_cancelled = lambda: pending.get(row.id) is Reason.CANCEL or self._interrupts.is_cancelled()

@@ -114,7 +114,7 @@ class Resetter:
         now = time.monotonic()
         if called or now >= self._bury_at:
             self._bury_at = now + self._spec.settings.poll
-            self._try("the dead", self._bury)
+            self._try("the dead", self._settle_dead)
         running = self._running()
         self._told &= {(run.slot, run.token, run.record) for run in running}
         looked = not self._duties
@@ -213,7 +213,7 @@ class Resetter:
                 extra={"kind": store.name},
             )
 
-    def _bury(self) -> None:
+    def _settle_dead(self) -> None:
         """Record the outcomes of records whose process has died, in one transaction."""
         stores = {duties.store.name: duties for duties in self._duties}
         connection = self._tables.ready()

@@ -32,7 +32,7 @@ from jobherd.workers.database.errors import is_retryable
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.stores.dequeue import dequeue
 from jobherd.workers.stores.record import Taken, as_job, failure, log_entries, settle_parameters
-from jobherd.workers.stores.session import RecordSession, steer
+from jobherd.workers.stores.session import RecordSession, prepare_table_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,7 +145,7 @@ class Tables:
         try:
             with connection.transaction():
                 if self._session.pooled:
-                    steer(connection, self._spec.settings, lock_timeout="0", local=True)
+                    prepare_table_session(connection, self._spec.settings, lock_timeout="0", local=True)
                 if OurCursor(connection).execute(compose("lock_record", names), where).fetchone() is None:
                     _log.warning(
                         "the claim of record %d was lost before its attempt started",

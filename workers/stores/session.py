@@ -54,8 +54,8 @@ def connect(
     """Return a connection for the statements about an application's table. Raises psycopg.Error.
 
     pooled: a pooler is in between. The next backend does not have the last one's prepared
-    statements, and session settings would stay with a backend for its next client. So `steer` is
-    called for each transaction instead.
+    statements, and session settings would stay with a backend for its next client. So
+    `prepare_table_session` is called for each transaction instead.
     context: the adapters of the connection. Default None: those of the application, whose handlers
     get the connection.
     """
@@ -63,11 +63,11 @@ def connect(
     if pooled:
         connection.prepare_threshold = None
     else:
-        steer(connection, settings, lock_timeout=lock_timeout)
+        prepare_table_session(connection, settings, lock_timeout=lock_timeout)
     return connection
 
 
-def look_whether_it_answers(connection: psycopg.Connection[Any], settings: ChildSettings) -> None:
+def check_answers(connection: psycopg.Connection[Any], settings: ChildSettings) -> None:
     """Raise psycopg.OperationalError, and close the session, if the server does not respond in time.
 
     A device in between may drop a session that was unused for a while, and the driver waits for a
@@ -80,7 +80,7 @@ def look_whether_it_answers(connection: psycopg.Connection[Any], settings: Child
         raise
 
 
-def steer(
+def prepare_table_session(
     connection: psycopg.Connection[Any], settings: ChildSettings, *, lock_timeout: str, local: bool = False
 ) -> None:
     """Set up the session, or its current transaction, for statements about an application's table.
@@ -115,7 +115,7 @@ class RecordSession:
     def check(self, connection: psycopg.Connection[Any], since: float) -> None:
         """Raise psycopg.OperationalError if the server does not answer, unless `since` is less than QUIET ago."""
         if time.monotonic() >= since + QUIET:
-            look_whether_it_answers(connection, self._settings)
+            check_answers(connection, self._settings)
 
     def connect(self) -> psycopg.Connection[Any]:
         """Open a new connection. Raises psycopg.Error."""
@@ -138,7 +138,7 @@ class RecordSession:
         if connection is not None and not connection.closed:
             connection.execute(sql.load("session/discard_session", settings.schema))
             if not self._session.pooled:
-                steer(connection, settings, lock_timeout="0")
+                prepare_table_session(connection, settings, lock_timeout="0")
 
     def terminate_former(self) -> None:
         """End the lost session on the server, however long the database is away.

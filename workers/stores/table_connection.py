@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.handlers._enqueue.adapters import OURS
 from jobherd.sql.table_statements import compose
-from jobherd.workers.stores.session import QUIET, connect, look_whether_it_answers, steer
+from jobherd.workers.stores.session import QUIET, check_answers, connect, prepare_table_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ class TableConnection:
                 self._settings, "jobherd:resetter", pooled=self._session.pooled, lock_timeout=_LOCKS, context=OURS
             )
         elif time.monotonic() >= self._used_at + QUIET:
-            look_whether_it_answers(self._connection, self._settings)
+            check_answers(self._connection, self._settings)
         self._used_at = time.monotonic()
         return self._connection
 
@@ -67,11 +67,11 @@ class TableConnection:
 
     @contextmanager
     def _prepared(self) -> Iterator[psycopg.Connection[Any]]:
-        """Yield the session. Behind a pooler, it is in a transaction that `steer` has set up."""
+        """Yield the session. Behind a pooler, it is in a transaction that `prepare_table_session` has set up."""
         connection = self.ready()
         if not self._session.pooled:
             yield connection
             return
         with connection.transaction():
-            steer(connection, self._settings, lock_timeout=_LOCKS, local=True)
+            prepare_table_session(connection, self._settings, lock_timeout=_LOCKS, local=True)
             yield connection

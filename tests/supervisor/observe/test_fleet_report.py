@@ -336,7 +336,7 @@ def listened(scene, job=5, **policy):
     board.set_idle(idle=False)
     board.say(CurrentWork(Phase.RUNNING, 1, 9, job, kind, 1, 5, 0, one.now, one.now + 60))
     said = b"".join(b"line %d\n" % number for number in range(50)) + b"\x00 the last"
-    board.hand_output(len(said), said)
+    board.publish_output(len(said), said)
     return one
 
 

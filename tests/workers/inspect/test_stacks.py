@@ -88,7 +88,7 @@ def test_stacks_of_any_length_overwrite_nothing_else_on_the_status_board():
     try:
         board.say(CurrentWork(Phase.RUNNING, 1, 2, 3))
         board.log(b"the last line\n")
-        board.hand_output(5, b"hello")
+        board.publish_output(5, b"hello")
         crash = board.open_trace()
         for fd in (crash, board.fd):
             for _ in range(40):

@@ -17,7 +17,7 @@ from jobherd import sql
 from jobherd.workers.ipc.pipes import EXIT_REQUESTED
 from jobherd.workers.maintenance.maintenance import MOST, Maintenance
 from jobherd.workers.maintenance.partitions import Partitions
-from jobherd.workers.maintenance.rollup import LAG, Looks
+from jobherd.workers.maintenance.rollup import LAG, CountPace
 from jobherd.workers.maintenance.vacuum import DEAD, VACUUMS, Vacuum
 from tests.support.gate import Gate
 from tests.support.patience import LIMIT
@@ -362,21 +362,21 @@ def test_finished_jobs_are_counted_into_the_rollup(bench: Bench):
 
 
 def test_slow_count_for_the_rollup_is_followed_by_a_pause_and_a_shorter_span():
-    looks = Looks()
-    looks.done(took=0.01, behind=False)
-    assert looks.pause == 10
-    span = looks.span
-    looks.done(took=0.5, behind=False)
-    assert looks.pause == 50
-    assert looks.span < span
+    pace = CountPace()
+    pace.done(took=0.01, behind=False)
+    assert pace.pause == 10
+    span = pace.span
+    pace.done(took=0.5, behind=False)
+    assert pace.pause == 50
+    assert pace.span < span
     for _ in range(10):
-        looks.done(took=5.0, behind=False)
-    assert looks.pause == 60
-    assert looks.span >= looks.pause + 2 * LAG  # otherwise each count would leave rows uncounted
+        pace.done(took=5.0, behind=False)
+    assert pace.pause == 60
+    assert pace.span >= pace.pause + 2 * LAG  # otherwise each count would leave rows uncounted
     for _ in range(10):
-        looks.done(took=0.01, behind=True)
-    assert looks.span == 8 * 86400
-    assert looks.pause < 1
+        pace.done(took=0.01, behind=True)
+    assert pace.span == 8 * 86400
+    assert pace.pause < 1
 
 
 def test_maintenance_process_exits_when_dismissed_and_on_sigterm(bench: Bench):

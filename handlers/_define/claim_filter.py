@@ -13,6 +13,7 @@ from psycopg.sql import Composable
 
 from jobherd.handlers._policy.costs import check_amounts, check_names
 from jobherd.handlers._policy.names import check_kind
+from jobherd.handlers._values.json_form import type_name, with_article
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,10 @@ class Only:
 
 def _check_condition(condition: object, parameters: object) -> None:
     if condition is not None and not isinstance(condition, str | Composable):
-        message = f"condition takes SQL as text or from psycopg.sql, not a {type(condition).__name__}"
+        message = f"condition takes SQL as text or from psycopg.sql, not {with_article(type_name(condition))}"
         raise TypeError(message)
     if not isinstance(parameters, Mapping):
-        message = f'parameters takes a dict, like {{"repos": [1, 2]}}, not a {type(parameters).__name__}'
+        message = f'parameters takes a dict, like {{"repos": [1, 2]}}, not {with_article(type_name(parameters))}'
         raise TypeError(message)
     if parameters and condition is None:
         message = "parameters are those of a condition: give one"

@@ -13,6 +13,7 @@ from jobherd.handlers._define.signature import BYTES
 from jobherd.handlers._enqueue import bulk
 from jobherd.handlers._enqueue.bulk import Chunk, sealed
 from jobherd.handlers._policy.costs import check_amounts
+from jobherd.handlers._values.json_form import type_name, with_article
 from jobherd.handlers._values.payload import check_bytes, decode_payload, encode_arguments
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ class Encoder:
             if type(call) in _ARGUMENTS or not self._signature.binding.takes_alone(type(call)):
                 return signature.payload((), call) if named else signature.payload(call, {})  # type: ignore[arg-type]
         elif len(signature.parameters) != 1:
-            message = f"each job of {self._kind!r} takes a dict or a tuple of arguments, not a {type(call).__name__}"
+            message = (
+                f"each job of {self._kind!r} takes a dict or a tuple of arguments, not {with_article(type_name(call))}"
+            )
             raise TypeError(message)
         return signature.payload((), {signature.parameters[0].name: call})
 
@@ -124,11 +127,6 @@ class Encoder:
         """Yield the jobs of these calls in chunks of at most `most`."""
         if self._signature.needs_bytes:
             message = f"each job of {self._kind!r} needs payload_bytes of its own: enqueue them one by one"
-            raise TypeError(message)
-        if isinstance(calls, str | bytes | Mapping):
-            message = (
-                f"the jobs of {self._kind!r} must be a list or another iterable of them, not one {type(calls).__name__}"
-            )
             raise TypeError(message)
         # looked up once, not once per job
         arguments, bind, compare, wide = (

@@ -135,7 +135,7 @@ class Node(Generic[R_co]):
                 if isinstance(one, Node) and (one.place[0] is not self.place[0] or one.place[1] >= self.place[1]):
                     message = f"after names node {one.name!r}, which was added later or belongs to another flow"
                     raise ValueError(message)
-            found = [one if isinstance(one, Node) else check_id(one, field="after") for one in others]
+            found = [one if isinstance(one, Node) else check_id(one, field="each id in after") for one in others]
             self._when = check_options(after=1, when=when).when if when is not None else self._when
         self._after += found
         return self

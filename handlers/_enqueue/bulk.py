@@ -13,6 +13,7 @@ would have to handle the encoding of the caller's connection.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,10 +31,11 @@ from jobherd.handlers._policy.names import check_kind
 from jobherd.handlers._policy.unique import Unique
 from jobherd.handlers._values.encryption import digest_key, seal_bytes, seal_document
 from jobherd.handlers._values.job_id import job_id
+from jobherd.handlers._values.json_form import type_name, with_article
 from jobherd.handlers._values.payload import PayloadError, check_payload, decode_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from jobherd.handlers._enqueue.origin import Origin
     from jobherd.handlers._enqueue.statements import Reserved
@@ -126,9 +128,13 @@ def chunks(
     """Yield the jobs in chunks, with encoded payloads.
 
     An invalid payload raises PayloadError with its index. The jobs before a rejected payload, or
-    before an error of the iterable, are yielded before the error is raised. Raises ValueError at
-    once if `most` is not a valid number of jobs per chunk.
+    before an error of the iterable, are yielded before the error is raised. Raises TypeError at once
+    for the arguments of one job in place of a list, and ValueError if `most` is not a valid number of
+    jobs per chunk.
     """
+    if isinstance(payloads, str | bytes | Mapping):
+        message = f"the jobs of {kind!r} must be a list or another iterable of them, not one {type_name(payloads)}"
+        raise TypeError(message)
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= CHUNK:
         message = f"chunk must be a whole number from 1 to {CHUNK}, not {most!r}"
         raise ValueError(message)
@@ -195,7 +201,7 @@ def _split(options: Mapping[str, Any], known: frozenset[str], *, call: str) -> t
     rest = dict(options)
     seals = rest.pop("encrypt", False)
     if not isinstance(seals, bool):
-        message = f"encrypt must be True or False, not a {type(seals).__name__}"
+        message = f"encrypt must be True or False, not {with_article(type_name(seals))}"
         raise TypeError(message)
     return rest, seals
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import psycopg
 
 from jobherd.handlers._enqueue.asyncpg_connection import AsyncpgConnection
-from jobherd.handlers._values.json_form import type_name
+from jobherd.handlers._values.json_form import type_name, with_article
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -104,8 +104,8 @@ _ASYNC: Final = {
 def check_connection(value: object) -> None:
     """Raise TypeError unless `value` is one of the connections that Jobherd supports."""
     if not is_sync(value) and not is_async(value):
-        message = "connection must be a connection or session of psycopg 3, SQLAlchemy, Django or asyncpg, not a "
-        raise TypeError(message + type_name(value))
+        message = "connection must be a connection or session of psycopg 3, SQLAlchemy, Django or asyncpg, not "
+        raise TypeError(message + with_article(type_name(value)))
 
 
 def check_sync(value: object) -> None:

@@ -24,7 +24,7 @@ from jobherd.handlers._policy.names import (
     check_whole,
 )
 from jobherd.handlers._policy.unique import Edge, Unique, UniqueLike, check_edge, check_key, check_unique
-from jobherd.handlers._values.json_form import type_name
+from jobherd.handlers._values.json_form import type_name, with_article
 from jobherd.handlers._values.payload import check_bytes
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Options:
 
 def _moment(value: object, *, field: str) -> datetime:
     if not isinstance(value, datetime):
-        message = f"{field} must be a datetime with a time zone, not a {type(value).__name__}"
+        message = f"{field} must be a datetime with a time zone, not {with_article(type_name(value))}"
         raise TypeError(message)
     if value.tzinfo is None or value.utcoffset() is None:
         message = f"{field} has no time zone: use datetime.now(UTC) + ..., or value.astimezone() for local time"
@@ -170,7 +170,7 @@ def _moment(value: object, *, field: str) -> datetime:
 def check_id(value: object, *, field: str = "a job's id") -> int:
     """Return a valid job id. Raises TypeError or ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int):
-        message = f"{field} is a whole number, not a {type(value).__name__}"
+        message = f"{field} is a whole number, not {with_article(type_name(value))}"
         raise TypeError(message)
     if not -(2**63) <= value < 2**63:
         message = f"{field} fits into 64 bits; this one does not"
@@ -180,9 +180,9 @@ def check_id(value: object, *, field: str = "a job's id") -> int:
 
 def _after(value: object, *, field: str) -> list[int]:
     if isinstance(value, str | bytes) or not isinstance(value, int | Iterable):
-        message = f"{field} is the id of a job, or a list of ids, not a {type_name(value)}"
+        message = f"{field} is the id of a job, or a list of ids, not {with_article(type_name(value))}"
         raise TypeError(message)
-    ids = [check_id(id_, field=field) for id_ in (value if isinstance(value, Iterable) else [value])]
+    ids = [check_id(id_, field=f"each id in {field}") for id_ in (value if isinstance(value, Iterable) else [value])]
     if not 1 <= len(ids) <= UPSTREAMS:
         message = f"{field} names {len(ids):,} jobs: give 1 to {UPSTREAMS:,} ids"
         raise ValueError(message)
@@ -250,5 +250,5 @@ def check_target(value: object, field: str, wanted: str, *kinds: type) -> None:
     It would fail later, or be ignored and the job enqueued elsewhere.
     """
     if value is not None and not isinstance(value, kinds):
-        message = f"{field} must be {wanted}, not a {type_name(value)}"
+        message = f"{field} must be {wanted}, not {with_article(type_name(value))}"
         raise TypeError(message)

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from jobherd.handlers._policy.names import shown
+
 _NAME: Final = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
 
 
@@ -39,7 +41,7 @@ def check_amounts(value: object, *, field: str) -> dict[str, float]:
     {'memory_mb': 900.0}
     """
     if not isinstance(value, Mapping):
-        message = f'{field} must be a dict of amounts, like {{"memory_mb": 900}}, not a {type(value).__name__}'
+        message = f'{field} must be a dict of amounts, like {{"memory_mb": 900}}, not {shown(value)}'
         raise TypeError(message)
     found: dict[str, float] = {}
     for name, amount in value.items():

@@ -26,6 +26,8 @@ DEEPEST: Final = 100
 LONGEST_INTEGER: Final = 1000  # digits
 
 _TOO_BIG: Final = 10**LONGEST_INTEGER
+_ANNOTATE: Final = ", or annotate the parameter as a set"
+_PASS: Final = re.compile(r"\bpass\b")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -54,10 +56,10 @@ def convert(value: object) -> object:
             # a field that __init__ does not set may be missing
             parts = [(name, getattr(value, name, NOTHING)) for name in attributes(kind)]
         except Exception as problem:  # a property of the application raised
-            message = f"is a {type_name(value)} whose fields cannot be read: {type(problem).__name__}"
+            message = f"is {with_article(type_name(value))} whose fields cannot be read: {type(problem).__name__}"
             raise TypeError(message) from None
         return {name: part for name, part in parts if part is not NOTHING}
-    message = f"is a {type_name(value)}, which JSON cannot represent: {_fix(value)}"
+    message = f"is {with_article(type_name(value))}, which JSON cannot represent: {_fix(value)}"
     raise TypeError(message)
 
 
@@ -84,6 +86,15 @@ def type_name(value: object) -> str:
     """Return the dotted name of the type of a value, without the module for built-in types."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def with_article(name: str) -> str:
+    """Return the name of a type with its article.
+
+    >>> with_article("int"), with_article("uuid.UUID")
+    ('an int', 'a uuid.UUID')
+    """
+    return f"{'an' if name[:1] in 'aeioAEIO' else 'a'} {name}"
 
 
 class Walk:
@@ -164,6 +175,8 @@ class Walk:
             raise self._problem(path, fault, what=what)
 
     def _problem(self, path: str, fault: str, *, what: str = "") -> Exception:
+        if self._what == "result":
+            fault = _PASS.sub("return", fault.removesuffix(_ANNOTATE))
         return self._error(f"{what or self._what} at {_shortened(path)} {fault}", path)
 
 
@@ -180,7 +193,7 @@ def _fix(value: object) -> str:
         case bytes() | bytearray() | memoryview():
             return "pass base64.b64encode(value).decode(), or store the bytes elsewhere and pass their key"
         case set() | frozenset():
-            return "pass sorted(value), or annotate the parameter as a set"
+            return f"pass sorted(value){_ANNOTATE}"
         case os.PathLike():
             return "pass str(value)"
         case BaseException():

@@ -22,7 +22,7 @@ from typing import Final, NoReturn, TypeAlias
 
 import orjson
 
-from jobherd.handlers._values.json_form import DEEPEST, Walk, convert, convert_input
+from jobherd.handlers._values.json_form import DEEPEST, Walk, convert, convert_input, type_name, with_article
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """Any JSON document."""
@@ -98,7 +98,8 @@ def check_bytes(value: object, *, field: str = "payload_bytes") -> bytes:
     """
     if not isinstance(value, bytes | bytearray | memoryview):
         message = (
-            f"{field} must be bytes, not a {type(value).__name__}: pass text.encode(), or a JSON value as the payload"
+            f"{field} must be bytes, not {with_article(type_name(value))}: "
+            "pass text.encode(), or a JSON value as the payload"
         )
         raise TypeError(message)
     data = bytes(value)

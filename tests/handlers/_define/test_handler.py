@@ -263,7 +263,7 @@ def test_options_returns_a_new_producer_and_does_not_change_the_handler():
 
 
 def test_enqueue_many_accepts_only_dicts_and_tuples():
-    with pytest.raises(TypeError, match="takes a dict or a tuple of arguments, not a int"):
+    with pytest.raises(TypeError, match="takes a dict or a tuple of arguments, not an int"):
         receipt.enqueue_many([7])
 
 

@@ -78,6 +78,9 @@ def test_options_become_seconds_and_parameters_of_the_statement():
         ({"max_attempts": 0}, ValueError, "max_attempts"),
         ({"timeout": 0}, ValueError, "timeout"),
         ({"delay": float("inf")}, ValueError, "delay"),
+        ({"after": ["a"]}, TypeError, "each id in after is a whole number, not a str"),
+        ({"after": 1.5}, TypeError, "after is the id of a job, or a list of ids, not a float"),
+        ({"run_at": 5}, TypeError, "run_at must be a datetime with a time zone, not an int"),
         (
             {"dely": 5},
             TypeError,
@@ -111,10 +114,24 @@ def test_error_for_an_unknown_option_names_the_call_and_the_options_it_has():
             asyncio.run(other(None, "a:b", [], dely=5))
 
 
+@pytest.mark.parametrize("one", [{"order_id": 1}, "order 1", b"order 1"], ids=["dict", "str", "bytes"])
+def test_arguments_of_one_job_in_place_of_a_list_are_rejected(one):
+    client = Client(NOWHERE)
+    says = f"the jobs of 'a:b' must be a list or another iterable of them, not one {type(one).__name__}"
+    for call in (client.enqueue_many, client.enqueue_stream):
+        with pytest.raises(TypeError, match=says):
+            call("a:b", one)
+    with pytest.raises(TypeError, match=says):
+        enqueue_many_on(None, "a:b", one)
+    for name in ("enqueue_many", "enqueue_stream"):
+        with pytest.raises(TypeError, match=says):
+            asyncio.run(getattr(AsyncClient(NOWHERE), name)("a:b", one))
+
+
 def test_object_that_is_not_a_connection_or_client_is_rejected():
     with pytest.raises(
         TypeError,
-        match="connection must be a connection or session of psycopg 3, SQLAlchemy, Django or asyncpg, not a int",
+        match="connection must be a connection or session of psycopg 3, SQLAlchemy, Django or asyncpg, not an int",
     ):
         receipt.options(connection=5)
     with contextlib.closing(sqlite3.connect(":memory:")) as foreign:

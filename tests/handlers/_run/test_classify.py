@@ -137,8 +137,8 @@ def test_a_return_value_is_the_result():
     ("value", "says"),
     [
         (math.nan, "result at $ is nan"),
-        ({"a": {1}}, "result at $.a is a set"),
-        (object(), "result at $ is a object"),
+        ({"a": {1}}, "result at $.a is a set, which JSON cannot represent: return sorted(value)"),
+        (object(), "result at $ is an object, which JSON cannot represent: return its key, or a dict"),
         (ValueError("x"), "raise it instead"),
         ("x" * 2_000_000, "more than 1,000,000"),
         ("\0", "NUL"),

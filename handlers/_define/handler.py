@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from jobherd.handlers._define.batch import BatchSignature
 from jobherd.handlers._define.definition_site import code_of, note_made, where_made
+from jobherd.handlers._define.field_names import check_field_names
 from jobherd.handlers._define.flow_nodes import Call
 from jobherd.handlers._define.producer import Producer
 from jobherd.handlers._define.signature import Signature
@@ -23,6 +24,7 @@ from jobherd.handlers._enqueue.rule import check_rule
 from jobherd.handlers._policy.names import check_kind
 from jobherd.handlers._policy.policy import Policy, check_policy
 from jobherd.handlers._policy.schedule import Schedule
+from jobherd.handlers._values.json_form import type_name, with_article
 from jobherd.handlers._values.payload import check_payload
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Handler(Producer[P], Generic[P, C, R_co]):
         own = ("queue", "priority", "unique", "unique_for", "debounce", "max_wait", "throttle", "edge")
         options = Options(**{name: getattr(policy, name) for name in own})
         check_rule(options)
+        check_field_names(signature, options, policy.partition or ())
         super().__init__(
             kind,
             signature,
@@ -162,7 +165,7 @@ def handler(kind: Any = None, /, **options: Any) -> Any:  # the overloads give t
     """
     if kind is not None and not isinstance(kind, str):
         if not inspect.isroutine(kind):
-            message = f"kind must be a name like 'mail:receipt', not a {type(kind).__name__}"
+            message = f"kind must be a name like 'mail:receipt', not {with_article(type_name(kind))}"
             raise TypeError(message)
         return Handler(kind, kind_of(kind), Policy())
     name = None if kind is None else check_kind(kind)

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, Unpack
 
 from jobherd.handlers._define.encoder import Encoder
+from jobherd.handlers._define.field_names import check_field_names
 from jobherd.handlers._define.flow_nodes import Call
 from jobherd.handlers._enqueue import bulk, default
 from jobherd.handlers._enqueue import options as _enqueue
@@ -102,6 +103,7 @@ class Producer(Generic[P]):
             check_connection(connection)
         _enqueue.check_target(client, "client", "a Client or an AsyncClient", Client, AsyncClient)
         given = _enqueue.check_options(**options)
+        check_field_names(self.signature, given)
         return Producer(
             self.kind,
             self.signature,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from jobherd.handlers._define.field_names import doubtful_redact
 from jobherd.handlers._define.table_store import TableHandler
 from jobherd.handlers._load.registry import HOOKS, all_hooks, load, notes_of
 from jobherd.handlers._load.unchecked import unchecked
@@ -66,7 +67,7 @@ def main(answer: str, app_dir: str, sources: str) -> None:
                 "module": handler.made.module,
                 "message": sanitize(text, 2000),
             }
-            for text in unchecked(handler)
+            for text in (*unchecked(handler), *doubtful_redact(handler))
         ]
     # A supervisor with a part of the handlers may share a module of hooks: only worth a look.
     notes += [

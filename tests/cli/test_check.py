@@ -127,6 +127,24 @@ def test_check_notes_a_hook_for_a_kind_that_is_not_loaded(tmp_path):
     assert "'mail:receipt'" not in answer.err
 
 
+def test_check_reports_a_misspelt_field_and_notes_a_redacted_path_that_looks_like_one(tmp_path):
+    module(
+        tmp_path, "card", '@handler("card:charge", redact=["$.crd", "$.token"])\ndef charge(card: str) -> None: ...\n'
+    )
+    module(tmp_path, "order", '@handler("order:sync", unique="ordr_id")\ndef sync(order_id: int) -> None: ...\n')
+    answer = jobherd("check", "--handlers", ".", cwd=tmp_path)
+    assert answer.code == 1
+    assert (
+        "order.py:2: does not load: ValueError: unique names 'ordr_id', and sync has no parameter 'ordr_id'"
+        in answer.err
+    )
+    noted = (
+        "note: card.py:2: redact names '$.crd' of card:charge, and charge has no parameter 'crd'; did you mean 'card'?"
+    )
+    assert noted in answer.err
+    assert "$.token" not in answer.err
+
+
 def test_check_fails_if_an_import_takes_longer_than_spawn_timeout(tmp_path):
     module(
         tmp_path,

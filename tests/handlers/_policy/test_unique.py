@@ -82,7 +82,7 @@ def test_unique_options_of_a_call_replace_those_of_the_handler():
     assert not work.options(unique=False).set_options.is_unique
     keyed = work.options(unique_key="n:1").set_options
     assert (rule_of(keyed)["key"], fields_of(keyed)) == ("n:1", (None, None))
-    assert fields_of(work.options(unique='$.a"b').set_options) == (['$.a"b'], ['{"a\\"b"}'])
+    assert fields_of(check_options(unique='$.a"b')) == (['$.a"b'], ['{"a\\"b"}'])
     with pytest.raises(ValueError, match="unique=False excludes"):
         work.options(unique=False, unique_key="x")
 

@@ -104,6 +104,14 @@ class Producer(Generic[P]):
         _enqueue.check_target(client, "client", "a Client or an AsyncClient", Client, AsyncClient)
         given = _enqueue.check_options(**options)
         check_field_names(self.signature, given)
+        if given.payload_bytes is not None and (self.signature.takes_bytes or not self.signature.takes_job):
+            reason = (
+                "give them to enqueue as an argument"
+                if self.signature.takes_bytes
+                else "its handler has neither a parameter payload_bytes nor one that takes the Job"
+            )
+            message = f"options of {self.kind!r} cannot have payload_bytes: {reason}"
+            raise TypeError(message)
         return Producer(
             self.kind,
             self.signature,

@@ -12,6 +12,7 @@ import pytest
 from jobherd import (
     AsyncClient,
     Client,
+    Job,
     PayloadError,
     aenqueue_many_on,
     aenqueue_on,
@@ -126,6 +127,18 @@ def test_arguments_of_one_job_in_place_of_a_list_are_rejected(one):
     for name in ("enqueue_many", "enqueue_stream"):
         with pytest.raises(TypeError, match=says):
             asyncio.run(getattr(AsyncClient(NOWHERE), name)("a:b", one))
+
+
+def test_payload_bytes_as_an_option_of_a_handler_that_would_not_get_them_are_rejected():
+    def plain(n: int) -> None: ...
+    def takes(payload_bytes: bytes | None = None) -> None: ...
+    def by_job(job: Job, n: int) -> None: ...
+
+    with pytest.raises(TypeError, match="options of 'a:b' cannot have payload_bytes: its handler has neither"):
+        handler("a:b")(plain).options(payload_bytes=b"x")
+    with pytest.raises(TypeError, match="payload_bytes: give them to enqueue as an argument"):
+        handler("a:b")(takes).options(payload_bytes=b"x")
+    assert handler("a:b")(by_job).options(payload_bytes=b"x").set_options.payload_bytes == b"x"
 
 
 def test_object_that_is_not_a_connection_or_client_is_rejected():

@@ -19,6 +19,7 @@ from jobherd.handlers._enqueue.options import check_target
 from jobherd.handlers._enqueue.statements import start_flow
 from jobherd.handlers._policy.durations import Duration, positive
 from jobherd.handlers._policy.names import check_tenant, check_whole
+from jobherd.handlers._run.call_checks import check_call, check_handler
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -178,6 +179,7 @@ class Flow(Started):
             TypeError: the handler does not take these arguments, or cannot be in a flow.
             PayloadError: a value does not fit its annotation.
         """
+        check_handler(handler, "Flow.add")
         return self.put(Call(handler, args, kwargs))
 
     def map(self, handler: Handler[Any, Any, R], *, over: list[Any], **kwargs: object) -> Node[R]:
@@ -191,6 +193,7 @@ class Flow(Started):
         Raises:
             TypeError: `over` is not the result of a node, or the handler does not take the arguments.
         """
+        check_handler(handler, "Flow.map")
         result: object = over
         call: Call[Any] = Call(handler, (), kwargs)
         if not isinstance(result, Result) or call.missing is None:
@@ -214,6 +217,7 @@ class Flow(Started):
         if when not in get_args(When):
             message = f"when is {', '.join(map(repr, get_args(When)))}, not {when!r}"
             raise ValueError(message)
+        check_call(call, "Flow.on: the job")
         self._callbacks.append(callback(when, call))
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -232,6 +236,7 @@ class Flow(Started):
             ValueError: an argument is the result of a node of another flow.
             PayloadError: a value cannot be encoded as JSON or does not fit its annotation.
         """
+        check_call(call, "Flow.put: the argument")
         known = {node.name for node in self._nodes}
         for value in call.given.values():
             if isinstance(value, Result) and value.node not in self._nodes:

@@ -10,6 +10,7 @@ from jobherd.handlers._enqueue import default
 from jobherd.handlers._enqueue.client import Client
 from jobherd.handlers._enqueue.options import check_id, check_target
 from jobherd.handlers._enqueue.statements import extend_flow
+from jobherd.handlers._run.call_checks import check_call, check_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +77,8 @@ def chain(
         >>> chain(fetch.call(url="https://example.org"), parse.call()).enqueue()  # doctest: +SKIP
         42
     """
-    return Chain(calls, _named(name, calls, "chain"), deadline=deadline, tenant=tenant)
+    given = check_calls(calls, "chain")
+    return Chain(given, _named(name, given, "chain"), deadline=deadline, tenant=tenant)
 
 
 def group(
@@ -108,10 +110,13 @@ def group(
         >>> group([resize.call(n) for n in range(100)], on_success=zip_all.call()).enqueue()  # doctest: +SKIP
         42
     """
-    calls = list(calls)
+    given = check_calls(calls, "group")
     callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
+    for when, call in callbacks.items():
+        if call is not None:
+            check_call(call, f"group: {when}")
     return Group(
-        calls, callbacks, _named(name, calls, "group"), on_failure="continue", deadline=deadline, tenant=tenant
+        given, callbacks, _named(name, given, "group"), on_failure="continue", deadline=deadline, tenant=tenant
     )
 
 
@@ -134,7 +139,7 @@ def extend(flow_id: int, calls: Iterable[Call[Any]], *, client: Client | None = 
         3
     """
     check_target(client, "client", "a Client", Client)
-    nodes = [node | {"item": None} for node in Group(calls, {}, "group").nodes()]
+    nodes = [node | {"item": None} for node in Group(check_calls(calls, "extend"), {}, "group").nodes()]
     statement = extend_flow(check_id(flow_id, field="flow_id"), encode(nodes))
     return (client or default.default_client()).run(statement, flow_id)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
+from jobherd.handlers._run.call_checks import check_call, check_calls
 from jobherd.handlers._run.child_jobs import ChildJob, ChildJobs, OnParentCancel, Spawned
 from jobherd.handlers._run.steps import check_name
 
@@ -62,6 +63,7 @@ class Parent:
             >>> job.gather(invoice)  # doctest: +SKIP
             'invoices/7.pdf'
         """
+        check_call(call, "spawn: the argument")
         return ChildJob(self._spawned(name, [call], on_parent_cancel), [call.returned])
 
     @overload
@@ -100,8 +102,8 @@ class Parent:
         Example:
             >>> labels = job.gather(job.spawn_many("labels", [label.call(n) for n in items]))  # doctest: +SKIP
         """
-        calls = list(calls)
-        return ChildJobs(self._spawned(check_name(name), calls, on_parent_cancel), [call.returned for call in calls])
+        given = check_calls(calls, "spawn_many")
+        return ChildJobs(self._spawned(check_name(name), given, on_parent_cancel), [call.returned for call in given])
 
     @overload
     def gather(self, children: ChildJob[R], *, return_exceptions: bool = False) -> R: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from datetime import UTC, datetime
 
 import psycopg
@@ -159,7 +160,7 @@ def test_group_sends_jobs_of_one_kind_as_one_node():
         (lambda: Flow("a").add(parse, Flow("b").add(fetch, "x").result), "another flow"),
         (lambda: Flow("a").add(tidy).after("b"), "after"),
         (lambda: Flow("a").add(tidy).after(1, when="perhaps"), "when"),
-        (lambda: Flow("a").add(tidy).after(1.5), "node 'x:tidy': after is a whole number, not a float"),
+        (lambda: Flow("a").add(tidy).after(1.5), "node 'x:tidy': each id in after is a whole number, not a float"),
         (lambda: Flow("a").add(tidy).options(priority="soon"), "node 'x:tidy': priority must be a whole number"),
         (lambda: Flow("a").add(tidy).options(priority=40000), "node 'x:tidy': priority must be a whole number"),
         (lambda: Flow("a").add(tidy).options(queue="No Name"), "node 'x:tidy': queue"),
@@ -174,6 +175,40 @@ def test_group_sends_jobs_of_one_kind_as_one_node():
 )
 def test_invalid_flow_definition_is_rejected_at_the_call(make, words):
     with pytest.raises((TypeError, ValueError), match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: chain(fetch), "chain: item 1 is the handler 'x:fetch', not a call: write fetch.call(...)"),
+        (
+            lambda: group([tidy.call(), double.options(priority=1)]),
+            "group: item 2 is the handler 'x:double', not a call: write double.call(...)",
+        ),
+        (
+            lambda: chain(tidy.call(), group([tidy.call()])),
+            "chain: item 2 is a Group, not a call: chains and groups cannot be nested, so add the jobs to a Flow",
+        ),
+        (lambda: group([chain(tidy.call())]), "group: item 1 is a Chain, not a call: chains and groups cannot"),
+        (lambda: chain([tidy.call()]), "chain: item 1 is a list, not a call: give each call as an argument of its own"),
+        (lambda: chain("x:fetch"), "chain: item 1 is a str, not a call: write handler.call(...)"),
+        (lambda: group(tidy.call()), "group takes a list of calls, not a Call: put it into a list"),
+        (lambda: group(tidy), "group takes a list of calls, not the handler 'x:tidy'"),
+        (
+            lambda: group([], on_success=tidy),
+            "group: on_success is the handler 'x:tidy', not a call: write tidy.call(...)",
+        ),
+        (lambda: extend(1, [tidy]), "extend: item 1 is the handler 'x:tidy'"),
+        (lambda: Flow("a").add("x:fetch", url="x"), "Flow.add takes a handler, not a str: give the decorated function"),
+        (lambda: Flow("a").add(tidy.call()), "Flow.add takes a handler, not a Call: use put(call)"),
+        (lambda: Flow("a").map("x:fetch", over=[]), "Flow.map takes a handler, not a str"),
+        (lambda: Flow("a").put(tidy), "Flow.put: the argument is the handler 'x:tidy', not a call: write tidy.call"),
+        (lambda: Flow("a").on("done", tidy), "Flow.on: the job is the handler 'x:tidy', not a call: write tidy.call"),
+    ],
+)
+def test_value_that_is_not_a_call_is_rejected_with_what_to_write(make, says):
+    with pytest.raises(TypeError, match=re.escape(says)):
         make()
 
 

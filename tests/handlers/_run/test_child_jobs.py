@@ -17,6 +17,10 @@ def child(number: int) -> str:
 def parent(job: Job, how: str = "") -> object:
     if how == "nonsense":
         job.spawn(child.call(1), on_parent_cancel="stop")  # type: ignore[call-overload]
+    if how == "handler":
+        job.spawn(child)  # type: ignore[call-overload]
+    if how == "handlers":
+        job.spawn_many("many", [child])  # type: ignore[list-item]
     if how == "misfit":
         job.spawn(child.call(other=1))
     if how == "twice":
@@ -38,6 +42,8 @@ def test_steps_dict_provides_the_results_of_child_jobs():
     ("how", "steps", "error"),
     [
         ("nonsense", {}, "on_parent_cancel is 'cancel' or 'leave', not 'stop'"),
+        ("handler", {}, "spawn: the argument is the handler 'family:child', not a call: write child.call"),
+        ("handlers", {}, "spawn_many: item 1 is the handler 'family:child', not a call: write child.call"),
         ("misfit", {}, "other"),
         ("twice", {}, "the name 'a' is used twice in one attempt"),
         ("", {"spawn:1": "x"}, r"steps\['spawn:1'\] must be the list of the results of 1 child jobs"),

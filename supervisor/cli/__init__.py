@@ -1,4 +1,4 @@
-"""The command line: its command families, and what all commands have in common.
+"""Runs one command of the command line: chooses its family, parses the arguments, explains errors.
 
 Each family is one module with a tuple `COMMANDS`. To add a family, write its module, add its name
 and commands to `FAMILIES`, and its commands to `GROUPS` (`usage.py`), which orders the help. Only the

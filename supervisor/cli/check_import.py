@@ -1,4 +1,4 @@
-"""The throw-away process of `check`: imports handlers and hooks, and writes the results to a file.
+"""Imports handlers and hooks in the throw-away process of `check`, and writes the results to a file.
 
 No module imports this one. Usage: `python -m jobherd.supervisor.cli.check_import ANSWER_FILE
 APP_DIR SOURCES`. SOURCES is JSON: a list of two lists, the sources of handlers and those of hooks.
@@ -57,8 +57,8 @@ def main(answer: str, app_dir: str, sources: str) -> None:
         {"event": hook.event, "kinds": sorted(hook.kinds), "file": sanitize(hook.file, 1000), "line": hook.line}
         for hook in all_hooks(more, found)
     ]
-    problems = [_told(each) for each in found.problems + more.problems]
-    notes = [_told(each) for each in (*notes_of(found, more), *found.elsewhere)]
+    problems = [_as_dict(each) for each in found.problems + more.problems]
+    notes = [_as_dict(each) for each in (*notes_of(found, more), *found.elsewhere)]
     for handler in found.kinds.values():
         notes += [
             {
@@ -95,7 +95,7 @@ def _unique(policy: Policy) -> dict[str, Any] | None:
     return asdict(policy.unique or Unique()) | times
 
 
-def _told(problem: LoadProblem) -> dict[str, Any]:
+def _as_dict(problem: LoadProblem) -> dict[str, Any]:
     return {"file": problem.file, "line": problem.line, "module": problem.module, "message": problem.message}
 
 

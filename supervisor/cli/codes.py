@@ -1,4 +1,4 @@
-"""The exit codes of all commands, and the error that carries one."""
+"""Defines the exit codes of all commands, and the error that has one."""
 
 from __future__ import annotations
 

@@ -64,15 +64,15 @@ def add_common(parser: argparse.ArgumentParser, command: Command) -> None:
 
     A flag that is not given sets no attribute, because unset differs from the default.
     """
-    told = specifications()
+    descriptions = specifications()
     if command.lists:
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     groups = {
         group: parser.add_argument_group(f"settings: {group.lower()}")
-        for group in dict.fromkeys(told[n].group for n in command.settings)
+        for group in dict.fromkeys(descriptions[n].group for n in command.settings)
     }
     for name in command.settings:
-        setting = told[name]
+        setting = descriptions[name]
         text = setting.explanation.replace("`", "").replace("%", "%%")
         given: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
         if setting.reader.allowed == "true or false":

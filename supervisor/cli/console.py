@@ -1,7 +1,7 @@
 """Formats output: tables that fit the terminal, colors on terminals only, JSON, durations.
 
 Control characters in text from jobs are made visible: an error text must not move the cursor or
-rewrite the screen of the user. This module does not know jobs.
+rewrite the screen of the user. This module does not depend on what a job is.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def near(path: str) -> str:
 
 
 def complain(text: str) -> None:
-    """Print a message to standard error that is not the result but the user should know."""
+    """Print a message to standard error that is not the result, but concerns the user."""
     print(f"jobherd: {plain_lines(text)}", file=sys.stderr)
 
 

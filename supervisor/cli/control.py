@@ -1,4 +1,4 @@
-"""Commands that change jobs: `retry`, `cancel`, `delete`, `reprioritize`, `reschedule`."""
+"""Defines the commands that change jobs: `retry`, `cancel`, `delete`, `reprioritize`, `reschedule`."""
 
 from __future__ import annotations
 

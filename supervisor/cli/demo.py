@@ -1,4 +1,4 @@
-"""The demonstration of `make run`: pushes this project's real history and shows the jobs.
+"""Runs the demonstration of `make run`: pushes this project's real history and shows the jobs.
 
 After that it enqueues a made-up job every few seconds. It is an ordinary client: it pushes with
 git, the hook enqueues, workers in other processes run the jobs, and this module reads the rows. It
@@ -45,7 +45,7 @@ GLANCE: Final = 0.1
 STEADY: Final = 3
 """Queries in a row that must find the same workers before all are assumed to have started."""
 PATIENCE: Final = 10.0
-"""Seconds without any change before a message says that no worker seems to run."""
+"""Seconds without any change before a message that no worker seems to run."""
 NO_WORKER: Final = "no worker seems to run: is `jobherd run --handlers jobherd.handlers.forge` running?"
 OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 
@@ -88,7 +88,7 @@ def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool])
         timeout: seconds.
         is_wanted: called at each query; once it returns False, the wait ends.
     """
-    start, told, before, same = time.monotonic(), False, frozenset[int](), 0
+    start, warned, before, same = time.monotonic(), False, frozenset[int](), 0
     while is_wanted():
         alive = {supervisor["id"] for supervisor in at.rows("observe/list_supervisors") if not supervisor["expired"]}
         here = frozenset(
@@ -103,8 +103,8 @@ def await_workers(at: Session, timeout: float, *, is_wanted: Callable[[], bool])
         waited = time.monotonic() - start
         if waited > timeout:
             return False
-        if waited > PATIENCE and not here and not told:
-            told = True
+        if waited > PATIENCE and not here and not warned:
+            warned = True
             console.complain(NO_WORKER)
         time.sleep(GLANCE)
     return False
@@ -208,7 +208,7 @@ class _Look:
 
     def until_over(self, timeout: float, is_wanted: Callable[[], bool]) -> int:
         """Query until all jobs are finished; return an exit code."""
-        until, last, told = time.monotonic() + timeout, time.monotonic(), False
+        until, last, warned = time.monotonic() + timeout, time.monotonic(), False
         while True:
             if self.again():
                 last = time.monotonic()
@@ -220,8 +220,8 @@ class _Look:
             if now > until:
                 console.complain("the jobs are not all done; see them with: jobherd jobs")
                 return ExitCode.TIMEOUT
-            if now - last > PATIENCE and self._waiting and not told:
-                told = True
+            if now - last > PATIENCE and self._waiting and not warned:
+                warned = True
                 console.complain(NO_WORKER)
             time.sleep(GLANCE)
         bad = sum(state != "completed" for state in self._shown.values())

@@ -6,7 +6,7 @@ before it are enqueued, and that line and all after it are not.
 
 A command without JSON means one job without parameters, unless standard input has data. A terminal,
 /dev/null and a closed standard input (cron, systemd) have no data. An empty pipe or file is an
-error: otherwise a job would be missing without notice. With `-` the user says that input is a list,
+error: otherwise a job would be missing without notice. With `-` the user states that input is a list,
 and a list may be empty.
 """
 
@@ -67,7 +67,7 @@ def _enqueue(arguments: argparse.Namespace) -> int:
             raise CommandError(f"nothing is enqueued: {problem}") from None
         if sys.stderr.isatty():  # a script pays for each statement
             suggest_kind(at, arguments.kind)
-    with _told_elsewhere(f"job {number} is enqueued"):
+    with _reported_on_stderr(f"job {number} is enqueued"):
         print(number, flush=True)
     if not job_id(number).new:
         complain(f"job {number} has the key; no new job is enqueued")
@@ -75,7 +75,7 @@ def _enqueue(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _told_elsewhere(what: str) -> Iterator[None]:
+def _reported_on_stderr(what: str) -> Iterator[None]:
     """If IDs cannot be written, report on standard error what was enqueued.
 
     A user who sees only a failure would enqueue everything a second time.
@@ -137,7 +137,7 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         done += len(ids)
         known += sum(not job_id(number).new for number in ids)
         progress.hide()
-        with _told_elsewhere(f"{done} jobs are enqueued, the last of them is {ids[-1]}"):
+        with _reported_on_stderr(f"{done} jobs are enqueued, the last of them is {ids[-1]}"):
             sys.stdout.write("".join(f"{number}\n" for number in ids))
             sys.stdout.flush()  # the reader may act on the IDs before the end
         progress.show(done, lines.read)

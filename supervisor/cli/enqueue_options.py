@@ -1,4 +1,4 @@
-"""The arguments of `enqueue`, and the options of jobs that they become. Uses no database."""
+"""Defines the arguments of `enqueue`, and converts them to options of jobs. Uses no database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command for fair turns between the partitions of a queue: `fair`. Limits of each partition are in `limits.py`."""
+"""Defines `fair`, which gives the partitions of a queue fair turns. Limits of each partition are in `limits.py`."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _ask(at: Session, supervisors: list[dict[str, Any]]) -> bool:
-    """Ask each live supervisor for a new report; return whether a request was sent."""
+    """Request a new report from each live supervisor; return whether a request was sent."""
     asked = []
     for supervisor in supervisors:
         if not supervisor["expired"]:
@@ -229,7 +229,7 @@ def _print(supervisor: dict[str, Any]) -> None:
     if children:
         colours = [{1: _STATES.get(child.get("state", ""), "")} for child in children]
         rows = [_row(child) for child in children]
-        # With columns that say nothing, a terminal of 80 columns has no room for what the workers do.
+        # With empty columns, a terminal of 80 columns has no room for what the workers do.
         shown = [
             place for place, column in enumerate(_COLUMNS) if column not in _SPARSE or any(row[place] for row in rows)
         ]

@@ -138,7 +138,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     parent = os.getppid()
 
     def is_wanted() -> bool:
-        # In `make run` the parent is the supervisor: once it has exited, no worker runs.
+        # In `make run` the supervisor is this process's parent: once it has exited, no worker runs.
         return os.getppid() == parent
 
     # A shell makes a command before `&` ignore Ctrl-C. `make run` starts this command so, and

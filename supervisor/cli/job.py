@@ -68,9 +68,9 @@ def _decrypted_log(log: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         raise CommandError(f"the log of job {row['id']} cannot be decrypted: {problem}", ExitCode.WRONG) from None
     if text is None or text == log["output"]:
         return log
-    told = orjson.loads(text)
-    entries = JsonText(orjson.dumps(told["entries"]).decode()) if told.get("entries") else None
-    return log | {"output": told.get("output", ""), "entries": entries}
+    document = orjson.loads(text)
+    entries = JsonText(orjson.dumps(document["entries"]).decode()) if document.get("entries") else None
+    return log | {"output": document.get("output", ""), "entries": entries}
 
 
 COMMANDS: Final = (

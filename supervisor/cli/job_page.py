@@ -1,4 +1,4 @@
-"""The lines that show one job with every attempt: for `jobherd job` and for `jobherd top`.
+"""Formats one job with every attempt in lines, for `jobherd job` and `jobherd top`.
 
 It queries nothing. Control characters in text from jobs are made visible.
 """

@@ -1,4 +1,4 @@
-"""The states of jobs, and the texts about a job that several commands print."""
+"""Formats states, keys and errors of jobs for several commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands for limits of queues, kinds and partitions: `limit`, `limits`. Fair turns are in `fairness.py`."""
+"""Defines `limit` and `limits`, for queues, kinds and partitions. Fair turns are in `fairness.py`."""
 
 from __future__ import annotations
 

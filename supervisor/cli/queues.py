@@ -1,4 +1,4 @@
-"""Commands for queues and pauses: `queues`, `pause`, `resume`. Limits are in `limits.py`."""
+"""Defines `queues`, `pause` and `resume`. Limits are in `limits.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remote workers in the listings of `fleet` and `status`, under the supervisors that serve them.
+"""Lists remote workers for `fleet` and `status`, under the supervisors that serve them.
 
 It formats rows of `sql/queries/observe/list_sessions.sql` and queries nothing.
 """

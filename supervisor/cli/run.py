@@ -105,7 +105,7 @@ def _is_module(source: str, settings: Settings) -> bool:
 def _check_page(settings: Settings) -> None:
     """Reject a dashboard that other hosts can reach without a token.
 
-    The web process would only leave the dashboard out, and the user would notice that too late.
+    The web process would only leave the dashboard out, and the user would see that too late.
     """
     if settings.http is None or not settings.dashboard or find_spec("starlette") is None:
         return

@@ -1,4 +1,4 @@
-"""Commands for periodic jobs: `schedules` and `schedule`."""
+"""Defines the commands for periodic jobs: `schedules` and `schedule`."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _store(arguments: argparse.Namespace) -> int:
     try:
         if arguments.payload is not None:
             payload = json.dumps(check_payload(_json(arguments.payload), field="--payload"))
-        # The database checks the rest, but it cannot read an expression or know this host's zones.
+        # The database checks the rest, but it has neither a parser of expressions nor this host's zones.
         if arguments.cron is not None:
             parse(arguments.cron)
         if arguments.tz is not None:

@@ -45,22 +45,22 @@ def _wait(arguments: argparse.Namespace) -> int:
             with session(arguments) as at:
                 away = False
                 with answered(at.connection, _within(until)):
-                    if not (over := _look(at, ids, found, printed, {}, quiet=arguments.json)):
+                    if not (over := _query(at, ids, found, printed, {}, quiet=arguments.json)):
                         # Otherwise a shared backend would listen.
                         if at.row("session/show_backend")["backend"] == at.connection.info.backend_pid:
                             # In this order: see sql/schema/05_wake.sql.
                             for name in ("wake/listen_finished", "wake/announce_wait", "wake/wait_for_settlements"):
                                 at.send(name, {"ids": ids})
-                        over = _look(at, ids, found, printed, {}, quiet=arguments.json)
+                        over = _query(at, ids, found, printed, {}, quiet=arguments.json)
                 while not over:
                     left = BACKSTOP if until is None else until - time.monotonic()
                     if left <= 0:
                         return _waited(arguments, ids, found, timed_out=True)
-                    told = _hear(
+                    notified = _await_notification(
                         at, {number for number in ids if found[number]["state"] not in OVER}, min(left, BACKSTOP)
                     )
                     with answered(at.connection, _within(until)):
-                        over = _look(at, ids, found, printed, told, quiet=arguments.json)
+                        over = _query(at, ids, found, printed, notified, quiet=arguments.json)
                 return _waited(arguments, ids, found, timed_out=False)
         except CommandError as problem:
             # Once the database has answered, an outage does not end the command: it keeps waiting.
@@ -81,7 +81,7 @@ def _within(until: float | None) -> float:
     return SILENCE if until is None else min(SILENCE, max(0.0, until - time.monotonic()) + BACKSTOP)
 
 
-def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
+def _await_notification(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
     """Wait until the database notifies that one of these jobs has finished, at most `seconds`.
 
     Return the states in the notifications.
@@ -90,20 +90,20 @@ def _hear(at: Session, ids: set[int], seconds: float) -> dict[int, str]:
 
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        told: dict[int, str] = {}
+        notified: dict[int, str] = {}
         for note in at.connection.notifies(timeout=left, stop_after=1):
-            told |= ends(note.payload, at.schema)
-        if told := {number: state for number, state in told.items() if number in ids}:
-            return told
+            notified |= ends(note.payload, at.schema)
+        if notified := {number: state for number, state in notified.items() if number in ids}:
+            return notified
     return {}
 
 
-def _look(
+def _query(
     at: Session,
     ids: list[int],
     found: dict[int, dict[str, Any]],
     printed: set[int],
-    told: dict[int, str],
+    notified: dict[int, str],
     *,
     quiet: bool,
 ) -> bool:
@@ -114,13 +114,13 @@ def _look(
         ids: all jobs to wait for.
         found: the last known row of each; updated.
         printed: jobs that were printed already; updated.
-        told: states of finished jobs from notifications, also if no row of the job is kept.
+        notified: states of finished jobs from notifications, also if no row of the job is kept.
         quiet: print nothing.
     """
     rest = [number for number in ids if found.get(number, NOWHERE)["state"] not in OVER]
     seen = {row["id"]: row for row in at.rows("observe/list_states", {"ids": rest})}
     for number in rest:
-        found[number] = seen.get(number) or NOWHERE | ({"state": told[number]} if number in told else {})
+        found[number] = seen.get(number) or NOWHERE | ({"state": notified[number]} if number in notified else {})
         if found[number]["state"] in OVER and not quiet and number not in printed:
             printed.add(number)
             print(_ended(number, found[number]), flush=True)

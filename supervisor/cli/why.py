@@ -40,27 +40,33 @@ def _why(arguments: argparse.Namespace) -> int:
             f"job {arguments.id} not found: it never existed, it was deleted, or its retention has ended"
         )
     job = rows[0] | {name: _parsed(rows[0][name]) for name in _PARSED}
-    told = reasons.explain(job, job["history"] or [], _clock(job["asked_at"]))
+    explanation = reasons.explain(job, job["history"] or [], _clock(job["asked_at"]))
     if arguments.json:
         console.print_json(
-            {"id": job["id"], "state": job["state"], "now": told.now, "before": told.before, "remedy": told.remedy}
+            {
+                "id": job["id"],
+                "state": job["state"],
+                "now": explanation.now,
+                "before": explanation.before,
+                "remedy": explanation.remedy,
+            }
         )
         return ExitCode.DONE
     state = paint(job["state"], console.STATE_COLOURS.get(job["state"], ""))
     name = paint(f"job {job['id']}", "bold")
     print(f"{name}  {plain(job['kind'])}  {state}  queue {plain(job['queue'])}, priority {job['priority']}\n")
-    for sentence in told.now:
+    for sentence in explanation.now:
         _print(sentence)
-    before = told.before
+    before = explanation.before
     if before:
         print()
         if len(before) > _LINES:
             print(paint(f"... {len(before) - _LINES} attempts before", "dim"))
         for sentence in before[-_LINES:]:
             _print(sentence, "dim")
-    if told.remedy:
+    if explanation.remedy:
         print()
-        for sentence in told.remedy:
+        for sentence in explanation.remedy:
             _print(sentence)
     return ExitCode.DONE
 

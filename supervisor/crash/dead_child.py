@@ -130,7 +130,7 @@ class DeadChild:
             return "settle/settle_jobs", settlement(
                 self.now.child, token, finished, ran_on=f"{host}/{self.death.pid}", now=now
             )
-        [one] = finished  # a record is always claimed alone; the supervisor does not know its table
+        [one] = finished  # a record is always claimed alone; the supervisor does not have its table's name
         return "table/record_table_end", {
             "kind": self.policy.name,
             "record": one.job,

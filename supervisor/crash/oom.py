@@ -107,7 +107,7 @@ def _place(root: str, proc: str) -> tuple[int, str, str]:
                 version, top, name = 1, f"{root}/memory", "memory.oom_control"
             else:
                 continue
-            # A container sees its own group at the top, but may get its name as the host knows it.
+            # A container sees its own group at the top, but may get its name as on the host.
             for folder in (os.path.normpath(f"{top}/{path}"), top):
                 if os.path.exists(f"{folder}/{name}"):
                     return version, folder, f"{folder}/{name}"

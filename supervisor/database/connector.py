@@ -154,7 +154,7 @@ class Connector:
 
     def _message(self) -> str:
         text = self.conn.error_message.decode(errors="replace") if self.conn is not None else ""
-        # Indented lines are guesses at the reason; a detail or hint says nothing without its error.
+        # Indented lines are guesses at the reason; a detail or hint is useless without its error.
         lines = [
             line
             for line in text.splitlines()

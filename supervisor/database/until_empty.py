@@ -82,7 +82,7 @@ class UntilEmpty:
     def _is_idle(self, slot: Slot) -> bool:
         """Return whether the child has nothing to do.
 
-        The idle flag of a gateway says that remote workers wait for jobs. Without remote workers it
+        The idle flag of a gateway means that remote workers wait for jobs. Without remote workers it
         is off, and the run would never end. So a gateway is idle if none of its jobs are out.
         """
         board = self._boards[slot.number]
@@ -114,7 +114,7 @@ class UntilEmpty:
     def _found(self, answer: Answer) -> None:
         now = time.monotonic()
         if not self._asks():
-            return  # there was more than one query, or the supervisor was asked to stop meanwhile
+            return  # there was more than one query, or the supervisor has begun to stop
         if answer and answer[0][0] == "f":
             self._ask_at = now + _WAIT
             self._db.ask("observe/count_unrunnable", {"served": self._served(), "most": _MOST}, self._counted)

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: started by its first user, shared by all, stopped by the last.
+"""Starts the embedded PostgreSQL for its first user, shares it, and stops it after the last.
 
 It lives in ``.jobherd/`` of the working directory and needs nothing installed but the extra
 ``embedded``:

@@ -1,4 +1,4 @@
-"""The server process on one data folder: finds out whether it runs, starts it, stops it.
+"""Starts and stops the server of one data folder, and finds out whether it runs.
 
 It must not count users: every caller holds the lock of ``jobherd.supervisor.embedded.lifecycle``,
 under which no other process starts or stops the server. It relies on the kernel and not on

@@ -1,4 +1,4 @@
-"""The users of the embedded server: locks that prove that a user exists, and the lock for starting and stopping.
+"""Records the users of the embedded server by locks, and has the lock for starting and stopping it.
 
 The kernel releases a lock with its holder, so a killed user needs no cleanup.
 """

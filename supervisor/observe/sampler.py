@@ -55,7 +55,7 @@ class Sampler:
         self._host = host
         self._requests: list[StackRequest] = []
         self._asked: dict[int, tuple[float, float, CurrentWork]] = {}
-        """By slot: when its child was asked, when to check for the answer, and its work then."""
+        """By slot: when its child was signaled, when to check for the stacks, and its work then."""
         self._known: dict[bytes, list[Key]] = {}
         """Stacks parsed before: most samples of a long loop are equal."""
 
@@ -95,7 +95,7 @@ class Sampler:
     def has_open_request(self, number: int) -> bool:
         """Return whether a request about the child of a slot is open.
 
-        Its board then belongs to that request: another signal would overwrite the answer.
+        Its status board then belongs to that request: another signal would overwrite the answer.
         """
         return any(request.slot.number == number for request in self._requests)
 

@@ -53,7 +53,7 @@ class StackRequest:
             known = key if key in self.counts or len(self.counts) < MOST_STACKS else OTHER
             self.counts[known] = self.counts.get(known, 0) + 1
         self.samples += 1
-        # A missed sample is not repeated: two samples of the same time say no more than one.
+        # A missed sample is not repeated: two samples of the same time have no more information than one.
         self.due = max(self.due + self.every, asked)
 
     def about(self, now: float) -> dict[str, Any]:

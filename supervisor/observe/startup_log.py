@@ -1,6 +1,6 @@
 """Logs at the start what a new user needs: kinds, workers, queues, how to stop.
 
-The web process logs the address of the dashboard, because only that process can tell whether it listens there.
+The web process logs the address of the dashboard, because only that process has the result of its bind.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class StatusReport:
     def count_recovered(self, recovered: Recovered) -> None:
         """Count the outcomes that the supervisor has written for dead children.
 
-        No board has them.
+        No status board has them.
         """
         case, outcome = recovered.case, recovered.outcome
         self._at = 0.0

@@ -38,7 +38,7 @@ class ChildKind:
     works: bool = False
     """The child runs jobs, so it claims, drains, and has limits. There can be several."""
     claims: bool = False
-    """The child claims jobs, so it is woken for new ones while its status board says idle. Always so if it works."""
+    """The child claims jobs, so it is woken for new ones while its status board shows idle. Always so if it works."""
     drains: bool = False
     """The child has jobs to finish, so a shutdown dismisses it first and gives it `drain_timeout`. Always so
     if it works.

@@ -78,7 +78,7 @@ class HeldClaim(NamedTuple):
 
     Attributes:
         work: the child's current work.
-        at: when the board was read.
+        at: when the status board was read.
         others: the claim has other jobs.
         unwritten: since when an outcome of the claim waits to be written, 0 if none does.
         earlier: an earlier claim has outcomes that may not be written yet.

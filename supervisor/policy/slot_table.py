@@ -253,7 +253,7 @@ class SlotTable(SlotTableState):
             seen.work, seen.exclusive = work, exclusive
         if rss:
             seen.rss = rss
-        # Tokens grow: a request about a later claim than the board shows is kept for that claim.
+        # Tokens grow: a request about a later claim than the status board shows is kept for that claim.
         seen.cancels = [cancel for cancel in seen.cancels if cancel[0] >= seen.work.token]
 
     def on_idle_flag(self, slot: Slot, *, idle: bool, claims: int) -> None:

@@ -113,7 +113,7 @@ class SlotTableState:
     # -- queries
 
     def workers(self) -> Iterator[Slot]:
-        """Return the slots whose children claim jobs."""
+        """Return the slots of workers."""
         return (slot for slot in self.slots if slot.kind.works)
 
     def alive(self) -> tuple[Slot, ...]:

@@ -40,7 +40,7 @@ LOAD_DECAY: Final = 0.8
 def smoothed_load(before: float, sample: float) -> float:
     """Return the load after a new sample, while no worker is idle.
 
-    A single sample says little, so a rise counts at once and a fall only gradually.
+    A single sample means little, so a rise counts at once and a fall only gradually.
     """
     return max(sample, 1.0 + (before - 1.0) * LOAD_DECAY)
 

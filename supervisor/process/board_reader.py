@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
 
 LOOK: Final = 0.25
-"""Seconds between reads of the boards while any job runs: a job's deadline is noticed at most this
-late."""
+"""Seconds between reads of the status boards while any job runs: the supervisor sees a job's deadline
+at most this late."""
 LOOK_IDLE: Final = 1.0
 FLOOD: Final = 0.001
 """Seconds to the next read while a worker prints more than its pipe holds."""
@@ -61,11 +61,11 @@ class BoardReader:
         return self._at + LOOK_IDLE - LOOK if idle else NEVER
 
     def hurry(self) -> None:
-        """Read the boards at the next step."""
+        """Read the status boards at the next step."""
         self._at = 0.0
 
     def step(self, now: float) -> None:
-        """Read the boards if that is due, or if a plan is due.
+        """Read the status boards if that is due, or if a plan is due.
 
         A time limit has passed then, and a child may be killed: that needs its current board, not
         an older copy.

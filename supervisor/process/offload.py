@@ -94,7 +94,7 @@ class Offloader:
         """Write the claim's outcomes; if it is to be released, release its unstarted jobs.
 
         Order: announce first. Only what is read after that is reliable, since a job that was on the
-        board by then may have started.
+        status board by then may have started.
         """
         slot, token, release = action.slot, action.token, action.release
         board = self._boards[slot.number]

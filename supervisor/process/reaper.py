@@ -161,6 +161,6 @@ def last_work(board: StatusBoard) -> tuple[CurrentWork, Policy]:
     """Return what a dead child was doing, and the policy of that job's kind."""
     record = board.now() or CurrentWork(Phase.BOOTING)
     policy = board.tally.policy(record.kind)
-    if record.runs and board.begun != record.job:  # announced on the board, but not started
+    if record.runs and board.begun != record.job:  # announced on the status board, but not started
         record = record._replace(job=0) if policy.table else record._replace(phase=Phase.CLAIMING)
     return record, policy

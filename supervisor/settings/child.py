@@ -1,8 +1,8 @@
 """Selects the settings that child processes receive.
 
 `ChildSettings` (`workers/process/spec.py`) names them. They also include what the supervisor itself needs
-to fork and to report a death, such as `log_capture` and `code_version`. A child process gets the values, and
-does not know where they came from.
+to fork and to report a death, such as `log_capture` and `code_version`. A child process gets the values,
+and not where they came from.
 """
 
 from __future__ import annotations

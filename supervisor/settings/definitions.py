@@ -1,4 +1,4 @@
-"""All settings, how they are loaded, and the values that follow from them.
+"""Defines and loads all settings, and derives values from them.
 
 A value comes from a flag, else from the environment (`JOBHERD_*`), else from `jobherd.toml` or
 `[tool.jobherd]` in `pyproject.toml` of the working directory, else it is the default. A value that
@@ -81,9 +81,9 @@ class Settings(
         >>> Settings.load({"workers": "2"}, environ={}, directory=Path("/")).workers
         2
         """
-        told = specifications()
-        wanted = {name: told[name] for name in (told if only is None else only)}
-        given = gather(wanted, flags, environ=environ, directory=directory, known=told)
+        descriptions = specifications()
+        wanted = {name: descriptions[name] for name in (descriptions if only is None else only)}
+        given = gather(wanted, flags, environ=environ, directory=directory, known=descriptions)
         loaded = cls(**given.values, given=given)
         if "handlers" in wanted and "handlers" not in given.values:
             loaded = replace(loaded, handlers=default_handlers(given.directory))
@@ -103,7 +103,7 @@ class Settings(
         """
         fresh = type(self).load(self.given.flags, directory=self.given.directory)
         still_there(self.given, fresh.given)
-        kept = {name: getattr(self, name) for name, told in specifications().items() if told.for_good}
+        kept = {name: getattr(self, name) for name, descriptions in specifications().items() if descriptions.for_good}
         waiting = tuple(name for name, value in kept.items() if getattr(fresh, name) != value)
         sources = {**fresh.given.sources, **dict.fromkeys(waiting, "the start of this supervisor")}
         result = replace(fresh, **kept, given=replace(fresh.given, sources=sources, waiting=waiting))
@@ -208,13 +208,13 @@ class Settings(
         others = len(self.served) > len(self.reserved)
         if kept and kept + others > self.workers:
             rest = " leaves none for the other queues" if others else " is fewer"
-            told = (
+            reserves = (
                 f"queues = {','.join(self.queues)} (from {self.source('queues')}) keeps {kept} workers for "
                 "queues of their own"
             )
             return (
                 *twice,
-                f"{told}, workers = {self.workers} (from {self.source('workers')}){rest}: start more or keep fewer",
+                f"{reserves}, workers = {self.workers} (from {self.source('workers')}){rest}: start more or keep fewer",
             )
         return twice + tuple(
             f"{low} = {getattr(self, low):g} (from {self.source(low)}) is more than "
@@ -244,7 +244,7 @@ def specifications() -> dict[str, Setting]:
 
 def flags_of_run() -> tuple[str, ...]:
     """Return the names of the settings that `jobherd run` has as flags."""
-    return tuple(name for name, told in specifications().items() if told.group != GROUP)
+    return tuple(name for name, descriptions in specifications().items() if descriptions.group != GROUP)
 
 
 def shown(name: str, value: object) -> str:

@@ -1,4 +1,4 @@
-"""The description of a setting, kept with its field. Flags, errors and the documentation use it."""
+"""Describes a setting next to its field, for flags, errors and the documentation."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def setting(  # a field whose metadata has the explanation
     for_good: bool = False,
 ) -> Any:
     """Return the field of a setting: its default, how it is read, and its description."""
-    told = Setting(reader, explanation, group, variables, metavar, says, secret, for_good)
-    return field(default=default, metadata={"setting": told}, repr=not secret)
+    description = Setting(reader, explanation, group, variables, metavar, says, secret, for_good)
+    return field(default=default, metadata={"setting": description}, repr=not secret)

@@ -1,4 +1,4 @@
-"""The settings in force. A reload replaces them; the parts of the supervisor read them here."""
+"""Holds the settings in force: a reload replaces them, and the parts of the supervisor read them here."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _NUMBERED: Final = re.compile(r"([a-z0-9_][a-z0-9_.-]{0,62}\*?|\*)=(-?\d{1,6})")
 
 def queues() -> Reader:
     """Read queue names, or prefixes with a `*`, each optionally with a number of workers."""
-    told = words(
+    reader = words(
         "queue names (lower-case letters, digits and _ . -, at most 63 characters), or prefixes with a * at the end, "
         'each optionally with its number of reserved workers ("high:2,default,batch*")',
         ",",
@@ -23,16 +23,16 @@ def queues() -> Reader:
     )
 
     def read(value: object) -> tuple[str, ...]:
-        found: tuple[str, ...] = told.read(value)
+        found: tuple[str, ...] = reader.read(value)
         _once([queue.partition(":")[0] for queue in found if ":" in queue])
         return found
 
-    return Reader(told.allowed, read, told.separator)
+    return Reader(reader.allowed, read, reader.separator)
 
 
 def numbers(low: int, high: int) -> Reader:
     """Read a number for each of several queues."""
-    told = words(
+    reader = words(
         f'queues, or prefixes with a *, each with a number from {low:,} to {high:,} ("media=2,batch*=10")',
         ",",
     )
@@ -40,7 +40,7 @@ def numbers(low: int, high: int) -> Reader:
     def read(value: object) -> tuple[tuple[str, int], ...]:
         listed = [f"{name}={count}" for name, count in value.items()] if isinstance(value, Mapping) else value
         found = []
-        for word in told.read(listed):
+        for word in reader.read(listed):
             match = _NUMBERED.fullmatch(word)
             if match is None or not low <= int(match[2]) <= high:
                 message = f"{word!r} is not one"
@@ -49,7 +49,7 @@ def numbers(low: int, high: int) -> Reader:
         _once([name for name, _ in found])
         return tuple(found)
 
-    return Reader(told.allowed, read, ",")
+    return Reader(reader.allowed, read, ",")
 
 
 def amounts() -> Reader:

@@ -1,7 +1,7 @@
 """Reads the value of a setting: from the text of a flag or variable, or from a TOML value.
 
-Each reader describes once what it allows, for errors and documentation. It must not know which
-setting it reads, nor where the value came from: `jobherd.supervisor.settings.definitions` does.
+Each reader describes once what it allows, for errors and documentation. It must not depend on which
+setting it reads, nor on where the value came from: `jobherd.supervisor.settings.definitions` does.
 """
 
 from __future__ import annotations

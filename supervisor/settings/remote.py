@@ -1,4 +1,4 @@
-"""The settings of `jobherd work`, whose jobs come from gateways.
+"""Defines the settings of `jobherd work`, whose jobs come from gateways.
 
 They are the settings of `jobherd run`, read from the same places. What a supervisor needs its database for is
 rejected, or off.

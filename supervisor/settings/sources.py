@@ -1,7 +1,7 @@
 """Collects the values of settings: flags before environment before file before default.
 
-It knows the places and their order, and words the errors. A setting's reader decides which values
-are valid. This module must not know a setting by name.
+It has the places and their order, and composes the errors. A setting's reader decides which values
+are valid. This module must not name a setting.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _pick(
 
 
 def _says_more(problem: ValueError, setting: Setting) -> bool:
-    """Return whether the reader's text says what is wrong, not only that the value is invalid.
+    """Return whether the reader's text has the cause, not only that the value is invalid.
 
     Python's own messages about numbers do not help.
     """

@@ -1,4 +1,4 @@
-"""The scratch schema of `bench`: created, dropped at the end, and dropped if an earlier run left one."""
+"""Creates the scratch schema of `bench` and drops it at the end, with one that an earlier run left."""
 
 from __future__ import annotations
 

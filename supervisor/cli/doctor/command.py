@@ -1,6 +1,6 @@
 """`doctor`: queries everything in the database that can keep jobs waiting, and prints what to do.
 
-This module queries and prints; its neighbors judge the results. It changes nothing: the schema to
+This module queries and prints; the other modules of this folder judge the results. It changes nothing: the schema to
 compare with is created in a transaction that is rolled back.
 """
 
@@ -68,17 +68,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _examine(at: Session, listen_dsn: str | None, items: list[Item]) -> Iterator[Finding]:
     """Yield the findings, and add to `items` what needs attention, as the dashboard and `top` show it."""
     settings = at.rows("doctor/list_settings")
-    told = {row["name"]: row["setting"] for row in settings}
+    values = {row["name"]: row["setting"] for row in settings}
     yield from server.settings(settings)
     before = time.time()
     state = at.row("doctor/show_server")
     seen = state["now"].timestamp() - (before + time.time()) / 2
-    limit = int(told["max_connections"]) - int(told["superuser_reserved_connections"])
+    limit = int(values["max_connections"]) - int(values["superuser_reserved_connections"])
     yield from server.server(state, seen=seen, limit=limit)
     yield from vacuum.holders(at.rows("doctor/list_holders"))
     if listen_dsn is None:
         promised = at.connection.info.backend_pid
-        yield from server.pooler(told=promised, real=state["backend"])
+        yield from server.pooler(reported=promised, real=state["backend"])
         if promised == state["backend"]:  # otherwise a shared backend would keep listening
             yield from _listen(at)
     else:
@@ -206,7 +206,7 @@ def _listen_there(listen_dsn: str, schema: str) -> Iterator[Finding]:
         with connect(listen_dsn, name="doctor") as listener:
             there = Session(listener, schema)
             promised, real = listener.info.backend_pid, there.row("doctor/show_server")["backend"]
-            yield from server.pooler(told=promised, real=real, listens=True)
+            yield from server.pooler(reported=promised, real=real, listens=True)
             if promised == real:
                 yield from _listen(there)
     except (psycopg.OperationalError, psycopg.InterfaceError) as problem:

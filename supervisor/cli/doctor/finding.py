@@ -1,4 +1,4 @@
-"""A finding of `jobherd doctor`, and how its text is written.
+"""Defines a finding of `jobherd doctor`, and quotes values for its text.
 
 No judge of this folder queries, changes or waits for anything: each gets rows as
 `sql/queries/doctor/` returns them, and returns findings. A finding is `wrong` only if it can make

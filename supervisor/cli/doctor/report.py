@@ -48,7 +48,7 @@ def print_report(findings: list[Finding], wrong: int, items: list[Item]) -> None
     if wrong:
         print(paint(count(wrong, "problem", "problems"), "red") + also)
     elif items:
-        told = count(len(items), "condition needs", "conditions need")
-        print(paint(f"{told} attention", "yellow") + also)
+        needing = count(len(items), "condition needs", "conditions need")
+        print(paint(f"{needing} attention", "yellow") + also)
     else:
         print(paint("no problems", "green") + also)

@@ -189,15 +189,15 @@ def sessions(rows: Iterable[Row]) -> Iterator[Finding]:
             )
 
 
-def pooler(*, told: int, real: int, listens: bool = False) -> Iterator[Finding]:
+def pooler(*, reported: int, real: int, listens: bool = False) -> Iterator[Finding]:
     """Judge whether a pooler is in between: it reports a made-up backend ID.
 
     Args:
-        told: the backend ID that the connection was given.
+        reported: the backend ID that the connection was given.
         real: the ID of the backend that runs the statement.
         listens: whether this address is --listen-dsn.
     """
-    if told != real and listens:
+    if reported != real and listens:
         # A self-sent notification can return even from a shared backend, if the pooler assigns the
         # same one again.
         yield Finding(
@@ -207,7 +207,7 @@ def pooler(*, told: int, real: int, listens: bool = False) -> Iterator[Finding]:
             "notifications get lost",
             "give the server's own address in --listen-dsn, unless that pooler is in session mode",
         )
-    elif told != real:
+    elif reported != real:
         yield Finding(
             "wrong",
             "pooler",

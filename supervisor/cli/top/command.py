@@ -48,7 +48,7 @@ def _top(arguments: argparse.Namespace) -> int:
     settings = load_settings(given_flags(arguments), only=CONNECTION)
     with chosen(settings) as dsn, explained():
         addresses = getattr(arguments, "addresses", None) or [dsn]
-        if len(addresses) == 1:  # of several, the screen tells which do not answer
+        if len(addresses) == 1:  # of several, the screen shows which do not answer
             with connect(dsn, name=arguments.command) as connection:
                 look_at_schema(Session(connection, settings.schema))
         names = [name_of(arguments, address) for address in addresses] if len(addresses) > 1 else [_where(dsn)]

@@ -163,8 +163,8 @@ def _help() -> list[Text]:
         line = Text(f"  {set_cell_size(keys, 26)}", style="cyan")
         line.append(does, style="default")
         lines.append(line)
-    told = ("Any key goes back.", "Bars are what handlers say with job.progress(); `jobherd why ID` explains a job.")
-    return [*lines, Text(""), *(Text(text, style="dim") for text in told)]
+    hints = ("Any key goes back.", "Bars are what handlers say with job.progress(); `jobherd why ID` explains a job.")
+    return [*lines, Text(""), *(Text(text, style="dim") for text in hints)]
 
 
 def _panels(look: Look, view: View, width: int, height: int, *, dim: bool) -> list[Text]:

@@ -1,4 +1,4 @@
-"""The job that the user of `top` has opened: its lines as `jobherd job` prints them, folded and scrolled.
+"""Shows the job that the user of `top` has opened: the lines of `jobherd job`, folded and scrolled.
 
 `Opened` comes from `watch.py`. `draw` returns the part of it that fits. A long payload or output is
 cut: the screen is drawn twice a second, and `jobherd job` shows the whole.

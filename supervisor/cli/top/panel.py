@@ -1,4 +1,4 @@
-"""What a panel of `top` is made of: columns, orders of rows and a filter.
+"""Defines a panel of `top`: columns, orders of rows and a filter.
 
 Only values and text: no drawing. `panels.py` has the panels.
 """

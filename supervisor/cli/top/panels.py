@@ -1,4 +1,4 @@
-"""Defines the panels of `top`: their columns, and what each cell says.
+"""Defines the panels of `top`: their columns, and the text of each cell.
 
 Only values and text: no drawing.
 """

@@ -1,4 +1,4 @@
-"""The terminal of `top`: its modes, its keys, and the loop that queries twice a second and draws.
+"""Runs the loop of `top`, which queries twice a second and draws; sets the terminal's modes, reads its keys.
 
 There is one thread and one event loop. A key, a resize and an answer of the database each wake it,
 and none waits for another, so keys work while the database is down. Whether `top` ends by `q`,

@@ -45,7 +45,7 @@ _MOST_TYPED: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question asked before an action.
+    """The question that the user answers before an action.
 
     Args:
         text: the question.
@@ -76,7 +76,7 @@ class View:
     """The result of the last action."""
     is_bad: bool = False
     database: int = 0
-    """How often the user asked for the next database."""
+    """How often the user has pressed the key for the next database."""
     opened: int | None = None
     """The job that is shown in full, instead of the panels."""
     scroll: int = 0

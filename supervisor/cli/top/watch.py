@@ -90,12 +90,12 @@ class Act:
     Args:
         statement: one of the statements in `sql/queries`.
         parameters: its parameters.
-        says: returns a sentence for its result.
+        result: returns a sentence for its result.
     """
 
     statement: str
     parameters: Mapping[str, object]
-    says: Callable[[Row], str]
+    result: Callable[[Row], str]
 
 
 class Watch:
@@ -143,7 +143,7 @@ class Watch:
 
     async def act(self, act: Act) -> str:
         """Run an action and return a sentence for its result. Raises psycopg.Error."""
-        return act.says((await self._rows(act.statement, {**act.parameters, "actor": self._actor}))[0])
+        return act.result((await self._rows(act.statement, {**act.parameters, "actor": self._actor}))[0])
 
     async def close(self) -> None:
         """Close the session."""

@@ -44,7 +44,7 @@ def settings(**changed):
 def test_healthy_server_has_only_ok_findings():
     assert weights(settings()) == [("ok", "settings")]
     assert weights(server.server(SERVER, seen=0.1, limit=100)) == [("ok", "clocks")]
-    assert weights(server.pooler(told=7, real=7)) == []
+    assert weights(server.pooler(reported=7, real=7)) == []
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_clock_difference_is_reported_with_its_direction():
 
 
 def test_pooler_is_detected_by_a_different_backend_pid():
-    (found,) = server.pooler(told=7, real=8)
+    (found,) = server.pooler(reported=7, real=8)
     assert found.weight == "wrong"
     assert "--listen-dsn" in found.remedy
-    assert weights(server.pooler(told=7, real=7, listens=True)) == []
-    (found,) = server.pooler(told=7, real=8, listens=True)
+    assert weights(server.pooler(reported=7, real=7, listens=True)) == []
+    (found,) = server.pooler(reported=7, real=8, listens=True)
     assert (found.weight, "session mode" in found.text) == ("note", True), "the pooler's mode cannot be detected"
 
 

@@ -43,6 +43,12 @@ _OWN = re.compile(r"jobherd(?:\.\w+)?: ")
 """How the messages of Jobherd's own functions begin."""
 _LIBPQ_ADVICE = re.compile(r"^connection is bad: |,? Is the server running .*?\?")
 """What is left out of libpq's reason, because Jobherd's advice follows it."""
+_REJECTED = re.compile(
+    r"FATAL: (?:(?:role|database) .* does not exist|.* authentication failed|no pg_hba\.conf entry|"
+    r"role .* is not permitted to log in|permission denied for database)"
+)
+"""What a server that answers says about a connection that it never accepts. libpq gives no code."""
+_UNGRANTED = re.compile(r"permission denied for (?:schema|table|view|sequence|function)\b")
 CONNECT_TIMEOUT = 10
 """Seconds. A value in the DSN or in PGCONNECT_TIMEOUT takes precedence."""
 
@@ -191,9 +197,13 @@ def explained() -> Iterator[None]:
             f"the database's schema does not fit ({_said(problem)}): run `jobherd migrate`", ExitCode.CONFIGURATION
         ) from None
     except errors.InsufficientPrivilege as problem:
-        raise CommandError(
-            f"the database rejects this: {_said(problem)}; use a role that may", ExitCode.CONFIGURATION
-        ) from None
+        advice = (
+            ". Grant its role what the command needs: jobherd_read to show, jobherd_enqueue to enqueue, jobherd_admin "
+            "to change, jobherd_work to run a supervisor"
+            if _UNGRANTED.match(_said(problem))
+            else "; use a role that has the right to do it"
+        )
+        raise CommandError(f"the database rejects this: {_said(problem)}{advice}", ExitCode.CONFIGURATION) from None
     except errors.ReadOnlySqlTransaction as problem:
         raise CommandError(
             f"the database takes no writes: {_said(problem)}; is it a standby, and is --dsn or JOBHERD_DSN right?",
@@ -208,6 +218,11 @@ def explained() -> Iterator[None]:
             raise CommandError(f"the database rejects this: {_said(problem)}") from None
         if lacks_room(problem):
             raise CommandError(f"the database is out of space: {_said(problem)}", ExitCode.NO_DATABASE) from None
+        if rejects_connection(problem):
+            raise CommandError(
+                f"the database rejects the connection: {_said(problem)}; correct --dsn or JOBHERD_DSN",
+                ExitCode.NO_DATABASE,
+            ) from None
         raise CommandError(
             f"the database does not answer: {_said(problem)}. Is PostgreSQL up, and is --dsn or JOBHERD_DSN right?",
             ExitCode.NO_DATABASE,
@@ -225,6 +240,11 @@ def explained() -> Iterator[None]:
 def lacks_room(problem: psycopg.Error) -> bool:
     """Whether the server lacks a resource: disk space, memory, or a free connection."""
     return (problem.sqlstate or "")[:2] == "53"
+
+
+def rejects_connection(problem: psycopg.Error) -> bool:
+    """Whether the server answers, and rejects the user, the database or the password."""
+    return _REJECTED.search(_said(problem)) is not None
 
 
 def why_away(problem: psycopg.Error) -> str:

@@ -20,7 +20,16 @@ import psycopg
 from jobherd.sql.migrate import SchemaError, migrate
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, given_flags
-from jobherd.supervisor.cli.database import chosen, connect, explained, lacks_room, load_settings, why_away
+from jobherd.supervisor.cli.database import (
+    Session,
+    chosen,
+    connect,
+    explained,
+    lacks_room,
+    load_settings,
+    rejects_connection,
+    why_away,
+)
 from jobherd.supervisor.cli.gateway_check import gateway_problems
 from jobherd.supervisor.observe.log_stream import LogStream
 from jobherd.supervisor.process.signals import SignalPipe, is_stop_request
@@ -130,6 +139,7 @@ def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
                 if away:
                     log.info("the database is back")
                 applied = migrate(connection, schema=settings.schema)
+                _check_role(Session(connection, settings.schema))
         except SchemaError as problem:
             raise CommandError(str(problem), ExitCode.CONFIGURATION) from None
         except (
@@ -148,6 +158,8 @@ def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
                 log.warning("the database takes no writes: %s; trying until it does", why_away(problem))
             elif not away and lacks_room(problem):
                 log.warning("the database is out of space: %s; trying until it has space", why_away(problem))
+            elif not away and rejects_connection(problem):
+                log.warning("the database rejects the connection: %s; trying until it does not", why_away(problem))
             elif not away:
                 log.warning("the database does not answer: %s; trying until it does", why_away(problem))
             away = True
@@ -159,6 +171,18 @@ def _make_schema(settings: Settings, dsn: str, signals: SignalPipe) -> None:
             if applied:
                 log.info("applied %s to the schema %s", count(applied, "migration", "migrations"), settings.schema)
             return
+
+
+def _check_role(at: Session) -> None:
+    """Reject a role that may not register a supervisor: the supervisor would wait for its rights indefinitely."""
+    found = at.row("migrate/check_worker_role")
+    if not found["may"]:
+        raise CommandError(
+            f"the role {found['role']} may not run a supervisor in the schema {at.schema!r}: run "
+            f"`GRANT jobherd_work TO {found['role']}` as a role that may grant it, or name another role in --dsn or "
+            "JOBHERD_DSN",
+            ExitCode.CONFIGURATION,
+        )
 
 
 def _print_settings(settings: Settings) -> None:

@@ -89,6 +89,7 @@ def test_each_login_can_do_the_work_of_its_role_and_no_more(logins, database, tm
             refused = jobherd(*words, dsn=logins["t_read"])
             assert refused.code == 78, (words, refused)
             assert "permission denied" in refused.err
+            assert "jobherd_admin to change" in refused.err
         for words in (("cancel", later), ("pause", "mail")):
             allowed = jobherd(*words, dsn=logins["t_admin"])
             assert "permission denied" not in allowed.err, (words, allowed)
@@ -113,3 +114,13 @@ def test_each_login_can_do_the_work_of_its_role_and_no_more(logins, database, tm
         for event in herd.events
         if "permission denied" in event.line or "InsufficientPrivilege" in event.line
     ]
+
+
+def test_run_under_a_role_that_may_not_run_a_supervisor_exits_with_78_and_the_grant(logins, tmp_path):
+    (tmp_path / "jobs.py").write_text(HANDLERS)
+    ran = jobherd("run", "--handlers", tmp_path, "--until-empty", dsn=logins["t_read"], JOBHERD_HTTP="off")
+    assert ran.code == 78
+    assert ran.err.splitlines()[-1] == (
+        "jobherd: the role t_read may not run a supervisor in the schema 'jobherd': run `GRANT jobherd_work TO t_read` "
+        "as a role that may grant it, or name another role in --dsn or JOBHERD_DSN"
+    )

@@ -6,6 +6,7 @@ rewrite the screen of the user. This module does not depend on what a job is.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -65,6 +66,11 @@ def width() -> int:
     return max(NARROWEST, shutil.get_terminal_size((NARROWEST, 24)).columns)
 
 
+def line_limit() -> float:
+    """Return the longest line that is not cut: that of the terminal, or any in a pipe or file without COLUMNS."""
+    return width() if sys.stdout.isatty() or os.environ.get("COLUMNS") else math.inf
+
+
 def plain(text: object) -> str:
     """Return a text on one line, with its control characters made visible."""
     return _HIDDEN.sub(_visible, cover(str(text)))
@@ -80,7 +86,7 @@ def cells(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def cut(text: str, most: int) -> str:
+def cut(text: str, most: float) -> str:
     """Return the text in at most `most` columns, with an ellipsis at its end if it was cut."""
     if cells(text) <= most:
         return text
@@ -97,7 +103,7 @@ def cut(text: str, most: int) -> str:
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[object]], *, colours: Sequence[Mapping[int, str]] = ()
 ) -> None:
-    """Print a table that fits the terminal.
+    """Print a table that fits the terminal. In a pipe or a file nothing is cut.
 
     Args:
         columns: headings and widths.
@@ -106,8 +112,8 @@ def print_table(
     """
     texts = [["-" if value is None else plain(value) for value in row] for row in rows]
     wide = [max([len(column.heading), *(cells(row[place]) for row in texts)]) for place, column in enumerate(columns)]
-    gap = 2
-    while sum(wide) + gap * (len(wide) - 1) > width():
+    gap, limit = 2, line_limit()
+    while sum(wide) + gap * (len(wide) - 1) > limit:
         able = [place for place, column in enumerate(columns) if column.least and wide[place] > column.least]
         if not able:
             break

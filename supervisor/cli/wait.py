@@ -134,7 +134,7 @@ def _ended(number: int, job: dict[str, Any]) -> str:
     """
     said = f"{number} {job['state']}"
     why = reason_of(job) if job["state"] == "failed" else ""
-    text = f"  {console.cut(plain(why), max(0, console.width() - len(said) - 2))}" if why else ""
+    text = f"  {console.cut(plain(why), max(0, console.line_limit() - len(said) - 2))}" if why else ""
     return f"{number} {paint(job['state'], console.STATE_COLOURS[job['state']])}{text}"
 
 

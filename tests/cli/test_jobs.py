@@ -255,11 +255,13 @@ def test_wait_reports_the_final_states_of_jobs(database):
     assert (missing.code, missing.json) == (1, [{"id": 77, "state": "unknown", "error_code": None, "error": None}])
 
 
-def test_wait_prints_the_error_of_a_failed_job_in_one_line_of_80_columns(database):
+def test_wait_prints_the_error_of_a_failed_job_in_one_line(database):
     short = past(database, "failed", error="no paper")
     assert jobherd("wait", short, dsn=database).out == f"{short} failed  BOOM: no paper\n"
     long = past(database, "failed", error="line one\nthe reason is long " * 50)
-    (line,) = jobherd("wait", long, dsn=database).lines
+    (whole,) = jobherd("wait", long, dsn=database).lines
+    assert whole.count("the reason is long") == 50
+    (line,) = jobherd("wait", long, dsn=database, COLUMNS="80").lines
     assert line.startswith(f"{long} failed  BOOM: line one\\nthe reason")
     assert len(line) == 80
 

@@ -37,11 +37,18 @@ class Importer:
     """Imports modules and reports what does not load.
 
     on_module: called with each imported module and its file.
+    on_import: called with the name and the file of each module before its import, which may not end.
     """
 
-    def __init__(self, problems: Problems, on_module: Callable[[ModuleType, str], None]) -> None:
+    def __init__(
+        self,
+        problems: Problems,
+        on_module: Callable[[ModuleType, str], None],
+        on_import: Callable[[str, str], None],
+    ) -> None:
         self._problems = problems
         self._called = on_module
+        self._on_import = on_import
         self._files: dict[str, ModuleType] = {}
         """Loaded modules by real file, so that no file is loaded under two names."""
 
@@ -52,6 +59,7 @@ class Importer:
         """
         if (known := self._files.get(os.path.realpath(file)) if file else None) is not None:
             return known
+        self._on_import(name, file)
         try:
             module = importlib.import_module(name)
         except KeyboardInterrupt:
@@ -137,6 +145,7 @@ class Importer:
             return False
         module = importlib.util.module_from_spec(spec)
         sys.modules[package] = module
+        self._on_import(package, str(start))
         try:
             spec.loader.exec_module(module)
         except KeyboardInterrupt:

@@ -24,7 +24,7 @@ from jobherd.handlers._load.module_names import twice
 from jobherd.handlers._load.sources import Sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
 HOOKS: Final = "--hooks and JOBHERD_HOOKS"
@@ -52,12 +52,19 @@ class Loaded:
     elsewhere: tuple[LoadProblem, ...] = ()
 
 
-def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers and JOBHERD_HANDLERS") -> Loaded:
+def load(
+    sources: Iterable[str | os.PathLike[str]],
+    *,
+    named: str = "--handlers and JOBHERD_HANDLERS",
+    on_import: Callable[[str, str], None] = lambda _name, _file: None,
+) -> Loaded:
     """Import every public module of the sources and return their handlers, in a fixed order.
 
     sources: folders, `.py` files, and dotted names of modules or packages on the import path.
         Modules and folders whose names begin with an underscore or a dot are skipped.
     named: where users name the sources, for the message about a missing source.
+    on_import: called with the name and the file of each module before its import, which may not
+        end. The file is empty for a module that is found by its name.
 
     A handler belongs to the module whose import creates it. An imported handler counts if the
     module lists it in `__all__`. A handler is served if a name of the module, or of a class in the
@@ -65,7 +72,7 @@ def load(sources: Iterable[str | os.PathLike[str]], *, named: str = "--handlers 
     handler. Never raises for what user code does, SystemExit included; only KeyboardInterrupt
     passes.
     """
-    loading = _Loading(named)
+    loading = _Loading(named, on_import)
     importlib.invalidate_caches()
     with watching() as made:
         for source in sources:
@@ -98,7 +105,7 @@ def notes_of(found: Loaded, hooks: Loaded) -> list[LoadProblem]:
 
 
 class _Loading:
-    def __init__(self, named: str) -> None:
+    def __init__(self, named: str, on_import: Callable[[str, str], None]) -> None:
         self._named = named
         self.kinds: dict[str, AnyHandler] = {}
         self.hooks: dict[Hook, None] = {}
@@ -106,7 +113,7 @@ class _Loading:
         self.notes: list[LoadProblem] = []
         self.elsewhere: list[LoadProblem] = []
         self.modules: dict[str, None] = {}
-        self.sources = Sources(Importer(self.problems, self.collect), self.problems, named)
+        self.sources = Sources(Importer(self.problems, self.collect, on_import), self.problems, named)
         self._broken: set[str] = set()
         """Modules whose names could not be read. Their handlers are unknown."""
         self._judged: set[int] = set()

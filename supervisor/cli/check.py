@@ -98,14 +98,16 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
     indefinitely.
     """
     with tempfile.TemporaryDirectory(prefix="jobherd-check-") as folder:
-        answer = Path(folder) / "answer"
+        answer, importing = Path(folder) / "answer", Path(folder) / "importing"
         sources = json.dumps([settings.handlers, settings.hooks])  # as ASCII: a path may use another encoding
         words = [
             sys.executable,
             "-P",
             "-m",
             "jobherd.supervisor.cli.check_import",
+            str(os.getpid()),
             str(answer),
+            str(importing),
             str(settings.app_dir),
             sources,
         ]
@@ -132,16 +134,21 @@ def _import_elsewhere(settings: Settings, limit: float) -> dict[str, Any]:
         while left := strays.end():
             for pid in left:
                 os.waitpid(pid, 0)
-        try:
-            found: dict[str, Any] = orjson.loads(answer.read_bytes())
-        except (OSError, orjson.JSONDecodeError):
-            return {
-                "kinds": [],
-                "hooks": [],
-                "notes": [],
-                "problems": [{"file": "", "line": 0, "module": "", "message": _no_answer(code, limit)}],
-            }
+        found = _read(answer)
+        if found is None:
+            place = _read(importing) or {"file": "", "module": ""}
+            problem = {**place, "line": 0, "message": _no_answer(code, limit)}
+            return {"kinds": [], "hooks": [], "notes": [], "problems": [problem]}
         return found
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """Return what a file of the other process contains, or None if it has not written the file to its end."""
+    try:
+        found: dict[str, Any] = orjson.loads(file.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return found
 
 
 def _no_answer(code: int | None, limit: float) -> str:

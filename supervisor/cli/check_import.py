@@ -1,18 +1,21 @@
 """Imports handlers and hooks in the throw-away process of `check`, and writes the results to a file.
 
-No module imports this one. Usage: `python -m jobherd.supervisor.cli.check_import ANSWER_FILE
-APP_DIR SOURCES`. SOURCES is JSON: a list of two lists, the sources of handlers and those of hooks.
+No module imports this one. Usage: `python -m jobherd.supervisor.cli.check_import PARENT ANSWER_FILE
+IMPORTING_FILE APP_DIR SOURCES`. PARENT is the pid of the command: this process does not outlive it.
+SOURCES is JSON: a list of two lists, the sources of handlers and those of hooks.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -29,16 +32,28 @@ if TYPE_CHECKING:
     from jobherd.handlers._load.load_problem import LoadProblem
     from jobherd.handlers._policy.policy import Policy
 
+_PR_SET_PDEATHSIG: Final = 1
 
-def main(answer: str, app_dir: str, sources: str) -> None:
+
+def main(parent: str, answer: str, importing: str, app_dir: str, sources: str) -> None:
     """Import the sources as a worker does, with `app_dir` first on the path.
 
-    Write kinds, hooks, problems and notes to the file `answer`.
+    Write kinds, hooks, problems and notes to the file `answer`. While a module is imported, the
+    file `importing` names it.
     """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != int(parent):  # it died before prctl, so no signal will come
+        return
+
+    def note(module: str, file: str) -> None:
+        Path(importing).write_bytes(orjson.dumps({"module": module, "file": sanitize(file, 1000)}))
+
     handlers, hooks = json.loads(sources)
     problem = put_on_path(app_dir)
     began = time.monotonic()
-    found, more = load(() if problem else handlers), load(() if problem else hooks, named=HOOKS)
+    found = load(() if problem else handlers, on_import=note)
+    more = load(() if problem else hooks, named=HOOKS, on_import=note)
+    note("", "")
     took = time.monotonic() - began
     kinds: list[dict[str, Any]] = [
         {

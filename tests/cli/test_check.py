@@ -179,7 +179,11 @@ def test_missing_path_is_reported_with_the_setting_that_names_it(tmp_path):
 
 def test_check_reports_a_module_that_ends_its_process(tmp_path):
     module(tmp_path, "dies", "import os; os._exit(7)\n")
-    assert "code 7" in jobherd("check", "--handlers", tmp_path).err
+    assert jobherd("check", "--handlers", tmp_path, cwd=tmp_path).err.startswith(
+        "jobherd: dies.py: importing the handlers ended its process with code 7:"
+    )
+    named = jobherd("check", "--handlers", "dies", "--json", cwd=tmp_path).json["problems"]
+    assert [(each["module"], each["file"]) for each in named] == [("dies", "")]
     module(tmp_path, "dies", "import os; os.kill(os.getpid(), 11)\n")
     assert "SIGSEGV" in jobherd("check", "--handlers", tmp_path).err
     module(tmp_path, "dies", "import os; os.kill(os.getpid(), 40)\n")  # a real-time signal, which has no name
@@ -197,9 +201,22 @@ def test_check_kills_a_module_that_hangs_and_the_processes_it_started(tmp_path):
         answer = jobherd("check", "--handlers", tmp_path, "--timeout", f"{limit}s")
         assert answer.code == 1
         assert f"more than {duration(limit)}:" in answer.err
+        if note.exists():
+            assert answer.err.startswith(f"jobherd: {tmp_path}/hangs.py: importing the handlers takes more than")
         if note.exists() and note.read_text():
             break
     wait_for_exit(int(note.read_text()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_process_that_imports_the_handlers_does_not_outlive_a_check_that_is_killed(tmp_path, number):
+    module(tmp_path, "hangs", "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(3600)\n")
+    check = start("check", "--handlers", ".", cwd=tmp_path)
+    words = check.stderr.readline().split()
+    assert words[:1] == [b"pid"], words
+    check.send_signal(number)
+    check.communicate(timeout=LIMIT)
+    wait_for_exit(int(words[1]))
 
 
 def test_processes_that_a_module_starts_in_their_own_session_do_not_outlive_check(tmp_path):

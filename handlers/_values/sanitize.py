@@ -32,6 +32,8 @@ _NOTES = 10
 _ROOT: Final = str(Path(__file__).parents[2])
 _OURS: Final = tuple(f"{_ROOT}/{place}" for place in ("workers/", "handlers/_"))
 """Code between the worker's loop and the handler. Tracebacks leave it out."""
+_INTERRUPT: Final = f"{_ROOT}/workers/process/interrupt.py"
+"""Code that interrupts the handler. A traceback ends before it, at the handler's line."""
 _loaded_at = float("inf")
 
 
@@ -200,7 +202,7 @@ def _frames(traceback: TracebackType | None) -> tuple[list[str], int, str]:
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
         traceback = traceback.tb_next
     traceback = traceback or outermost  # the whole traceback is inside Jobherd
-    while traceback is not None:
+    while traceback is not None and not (last and traceback.tb_frame.f_code.co_filename == _INTERRUPT):
         last.append(traceback)
         total += 1
         traceback = traceback.tb_next

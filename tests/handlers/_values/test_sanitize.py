@@ -289,6 +289,21 @@ def test_jobherds_frames_before_the_handler_are_omitted():
     assert trace.count("executor.py") == 1
 
 
+def test_traceback_of_an_interrupted_handler_ends_with_the_handlers_line():
+    ours: dict = {}
+    folder = Path(handlers.__file__).parents[1]
+    for place, text in (
+        ("handlers/_run/call.py", "def interrupt():\n    raise TimeoutError('ran longer than 2 s')\n"),
+        ("workers/process/interrupt.py", "def on_alarm():\n    interrupt()\n"),
+    ):
+        exec(compile(text, str(folder / place), "exec"), ours)
+    with pytest.raises(TimeoutError) as caught:
+        ours["on_alarm"]()
+    lines = describe_exception(caught.value)[1].splitlines()
+    assert f'"{__file__}"' in lines[-3]
+    assert lines[-2:] == ['    ours["on_alarm"]()', "TimeoutError: ran longer than 2 s"]
+
+
 def test_exception_raised_by_jobherd_alone_keeps_its_frames():
     with pytest.raises(PayloadError) as caught:
         decode_payload("{")

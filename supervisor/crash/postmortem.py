@@ -7,6 +7,7 @@ report: of a SIGKILL that the supervisor did not send, the sender is unknown.
 
 from __future__ import annotations
 
+import re
 import signal
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.current_work import CurrentWork
     from jobherd.workers.ipc.status_board import StatusBoard
 
+_JOB: Final = re.compile(r" (?:job|record)=(\d+)\b")
+"""The job or record of a log line."""
 _LONGEST: Final = 16384
 """Maximum characters of stacks that are kept."""
 _HINTS: Final = {
@@ -67,6 +70,7 @@ class PostMortem:
     """Of all threads. Written by the interpreter during the crash, or just before the supervisor
     ended a job that did not stop, or when the memory of a killed job had last grown much."""
     log_tail: str
+    """The last lines that the process logged, without those about other jobs."""
 
     def as_dict(self) -> dict[str, object]:
         """Return it as the database stores it, without unknown values."""
@@ -126,7 +130,7 @@ def examine(
         lease_age=None if lease_age is None else round(lease_age, 3),
         code_version=code_version or None,
         stack=stack,
-        log_tail=board.log_tail().decode(errors="replace"),
+        log_tail=_lines_of(now.job, board.log_tail().decode(errors="replace")),
     )
 
 
@@ -134,6 +138,21 @@ def _name(signum: int | None) -> str | None:
     if signum is None:
         return None
     return signal.Signals(signum).name if signum in set(signal.Signals) else f"signal {signum}"
+
+
+def _lines_of(job: int, tail: str) -> str:
+    """Return the log lines about this job and those without a job.
+
+    Lines about other jobs may quote their payloads, which readers of this job may not see.
+    """
+    kept, own = [], False  # the first lines may be the end of a traceback
+    for line in tail.splitlines(keepends=True):
+        if not line.startswith("    "):  # otherwise it continues the entry above
+            ids = _JOB.findall(line)
+            own = not ids or str(job) in ids
+        if own:
+            kept.append(line)
+    return "".join(kept)
 
 
 def _core_pattern() -> str | None:

@@ -52,6 +52,8 @@ class Attempt:
     cpu: float | None = None
     rss: int | None = None
     output: str | None = None
+    tail: str | None = None
+    """The last lines that its process logged before it died."""
     entries: list[dict[str, Any]] = field(default_factory=list)
     run: int = 1
     """The first run of the job, or a later one that a user has begun: each counts its attempts from 1."""
@@ -117,7 +119,6 @@ def attempt_of(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Att
         post_mortem["processor time of the process"] = duration(sum(spent))
     cpu = [usage[name] for name in ("cpu_user", "cpu_system") if isinstance(usage.get(name), int | float)]
     entries = parsed(log["entries"]) if log is not None else None
-    output = _text(log["output"]) if log is not None else tail
     error, traceback = _text(attempt.get("error")), _text(attempt.get("traceback"))
     return Attempt(
         number=attempt.get("attempt", "?"),
@@ -133,7 +134,8 @@ def attempt_of(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Att
         death=list(starmap(_death, post_mortem.items())),
         cpu=sum(cpu) if cpu else None,
         rss=usage["max_rss"] if isinstance(usage.get("max_rss"), int) else None,
-        output=output,
+        output=_text(log["output"]) if log is not None else None,
+        tail=tail if log is None else None,
         entries=[each if isinstance(each, dict) else {"key": each} for each in entries]
         if isinstance(entries, list)
         else [],

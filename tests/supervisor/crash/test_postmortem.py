@@ -95,6 +95,25 @@ def test_post_mortem_of_a_crash_names_the_line_and_keeps_the_end_of_the_log(boar
     assert "memory" not in kept
 
 
+def test_log_of_a_post_mortem_has_no_lines_about_other_jobs(board):
+    for line in (
+        "    ValueError: payload of job 4",
+        "10:00:00.000 INFO    worker 1: starts",
+        "10:00:01.000 ERROR   worker 1: job failed  job=4 kind=shop:receipt attempt=1",
+        "    Traceback (most recent call last):",
+        "10:00:02.000 INFO    worker 1: a line of the handler  job=5 kind=image:resize attempt=1",
+        "    Traceback of the handler",
+        "10:00:03.000 INFO    worker 1: another job  job=55 kind=image:resize attempt=1",
+    ):
+        board.log(f"{line}\n".encode())
+    report = look(board, cause="signal", exit_=Exit(None, signal.SIGSEGV))
+    assert [line.strip() for line in report.log_tail.splitlines()] == [
+        "10:00:00.000 INFO    worker 1: starts",
+        "10:00:02.000 INFO    worker 1: a line of the handler  job=5 kind=image:resize attempt=1",
+        "Traceback of the handler",
+    ]
+
+
 def test_post_mortem_of_an_oom_kill_names_the_memory_limit(board):
     memory = {
         "counted": "control group",

@@ -192,9 +192,8 @@ class Children:
                 if signum is not signal.SIGKILL and signal_for_stacks(slot.process.pid, self._boards[slot.number]):
                     # its post-mortem needs the stacks, which cannot be read after its death
                     self.asked_for_stacks.add(slot.number)
-                log.warning(
-                    "%s gets %s", slot.name, signum.name, extra={"pid": slot.process.pid, "job": slot.seen.work.job}
-                )
+                job = slot.seen.work.job or None  # logs leave None out
+                log.warning("%s gets %s", slot.name, signum.name, extra={"pid": slot.process.pid, "job": job})
                 self._signal(slot, signum, group=True)
 
     def _fork(self, slot: Slot, reserved: str, now: float) -> None:

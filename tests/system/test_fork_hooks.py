@@ -100,7 +100,9 @@ def test_child_process_whose_fork_hook_hangs_is_killed_logged_and_restarted(stag
     for _ in range(4):
         gate.wait_arrival("hook").wait_gone()
     for who in ("worker 0", "maintenance"):
-        hung = fleet.wait_log(f"{who} gets SIGKILL")["pid"]
+        killed = fleet.wait_log(f"{who} gets SIGKILL")
+        assert "job" not in killed
+        hung = killed["pid"]
         fleet.wait_log(f"Process {hung} was not ready in time and was killed.")
     assert not os.listdir(f"/proc/{fleet.pid}/task")[1:]
     flag.unlink()

@@ -209,7 +209,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION jobherd.retry_flow(bigint, text, text, text) IS
     'Runs a flow that has failed or was canceled again, from where it failed: completed jobs stay. With from_node, runs that node '
-    'and all behind it again, also of a completed flow, and what did not complete of what these need. Returns how many jobs run again, '
+    'and all nodes behind it again, also of a completed flow. Nodes whose results they need run again too, unless they completed. '
+    'Returns how many jobs run again, '
     '0 if the flow is open or completed, or null if the flow does not exist.';
 
 -- Returns the payload of a job without the results that it has got. They are bound again when it is released.

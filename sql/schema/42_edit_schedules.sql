@@ -11,7 +11,7 @@ BEGIN
     SELECT s.* INTO one FROM jobherd.schedules s WHERE s.name = find_schedule.name FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'jobherd: there is no schedule %', coalesce(quote_literal(left(name, 120)), 'null')
-            USING ERRCODE = 'no_data_found', HINT = 'SELECT name FROM jobherd.schedules lists them.';
+            USING ERRCODE = 'no_data_found', HINT = '`jobherd schedules` lists them.';
     END IF;
     RETURN one;
 END $$;

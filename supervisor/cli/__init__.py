@@ -154,7 +154,7 @@ def _run(argv: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["help"]:
         given = [*given[1:2], "--help"]
-    if given == ["version"]:
+    if given[:1] == ["version"]:
         given = ["--version"]
     known = commands(given[0] if given else None)
     if given and given[0].startswith("--") and given[0] not in {"--help", "--version"}:

@@ -43,8 +43,8 @@ CHUNK: Final = 1000
 Larger transactions are not much faster, and would print IDs and progress in bursts.
 """
 NOTHING: Final = (
-    "no JSON was given, and standard input held no document: give the payload as an argument, '{}' for none "
-    "(or - to take an empty list for one)"
+    "no JSON was given, and standard input held no document: give the payload as an argument, '{}' for an empty "
+    "one, or - if standard input may be empty"
 )
 
 
@@ -126,6 +126,10 @@ def _refused(problem: ValueError | TypeError) -> str:
     return str(problem)
 
 
+def _enqueued(done: int, which: str = "") -> str:
+    return f"{done} job{which} is enqueued" if done == 1 else f"{done} jobs{which} are enqueued"
+
+
 def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     done = known = 0
     given = standard_input()
@@ -137,7 +141,7 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         done += len(ids)
         known += sum(not job_id(number).new for number in ids)
         progress.hide()
-        with _reported_on_stderr(f"{done} jobs are enqueued, the last of them is {ids[-1]}"):
+        with _reported_on_stderr(f"{_enqueued(done)}, the last of them is {ids[-1]}"):
             sys.stdout.write("".join(f"{number}\n" for number in ids))
             sys.stdout.flush()  # the reader may act on the IDs before the end
         progress.show(done, lines.read)
@@ -149,12 +153,10 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         except (ValueError, TypeError) as problem:
             if not lines.number:  # invalid options are not an error of the first line
                 raise CommandError(str(problem), ExitCode.USAGE) from None
-            message = (
-                f"line {lines.number}: {_refused(problem)}; {done} jobs before it are enqueued, nothing from it on"
-            )
+            message = f"line {lines.number}: {_refused(problem)}; {_enqueued(done, ' before it')}, nothing from it on"
             raise CommandError(message, ExitCode.USAGE) from None
         except DuplicateJob as problem:
-            raise CommandError(f"{problem}; {done} jobs are enqueued, the others not") from None
+            raise CommandError(f"{problem}; {_enqueued(done)}, the others not") from None
         finally:
             progress.end()
     if not done and arguments.payload is None:

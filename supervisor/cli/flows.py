@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.actor import actor
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
-from jobherd.supervisor.cli.command import LARGEST_ID, Command, job_id, row_limit
+from jobherd.supervisor.cli.command import LARGEST_ID, Command, is_id, row_limit
 from jobherd.supervisor.cli.console import Column, paint, plain
 from jobherd.supervisor.cli.database import session
 from jobherd.supervisor.cli.job_text import document, since
 from jobherd.workers.inspect.failures import error_name
-
-if TYPE_CHECKING:
-    import argparse
 
 _STATES: Final = ("open", "completed", "failed", "cancelled")
 _COLUMNS: Final = (
@@ -55,15 +53,24 @@ def _line(flow: dict[str, Any]) -> tuple[object, ...]:
     return (flow["id"], flow["name"], flow["state"], flow["pending"], flow["completed"], flow["failed"], duration)
 
 
+def _flow_id(text: str) -> int:
+    """Parse the ID of a flow, for argparse."""
+    if not is_id(text):
+        message = f"{text[:40]!r} is not a flow's id: a whole number, as `jobherd flows` prints it"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
 def _flow_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=tuple(_RUN), help="what to do")
-    parser.add_argument("id", type=job_id, metavar="ID", help="the flow's id")
+    parser.add_argument("id", type=_flow_id, metavar="ID", help="the flow's id")
     parser.add_argument("--reason", metavar="TEXT", help="reason, for the audit log")
     parser.add_argument(
         "--from",
         dest="node",
         metavar="NODE",
-        help="with retry: run this node and all behind it again, and what did not complete of what these need",
+        help="with retry: run this node and all nodes behind it again; nodes whose results they need run again too, "
+        "unless they completed",
     )
 
 

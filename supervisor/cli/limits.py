@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.handlers._policy.rates import check_burst, check_rate, check_refill
@@ -15,8 +16,6 @@ from jobherd.supervisor.cli.kinds import suggest_kind
 from jobherd.supervisor.cli.queues import called, gate_of, is_ruled, show_partitions
 
 if TYPE_CHECKING:
-    import argparse
-
     from jobherd.supervisor.cli.database import Session
 
 _COLUMNS: Final = (
@@ -36,6 +35,7 @@ def _limit_arguments(parser: argparse.ArgumentParser) -> None:
         "hosts; off removes all limits",
     )
     parser.add_argument("--kind", metavar="KIND", help="jobs of this kind instead, whatever their queue")
+    parser.add_argument("--rate", help=argparse.SUPPRESS)
     parser.add_argument(
         "--burst",
         metavar="N",
@@ -62,6 +62,8 @@ def _limit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _limit(arguments: argparse.Namespace) -> int:
+    if arguments.rate is not None:
+        raise CommandError("a rate is written without --rate: `jobherd limit mail 100/min`", ExitCode.USAGE)
     if arguments.each is not None or arguments.each_rate is not None:
         return _limit_each(arguments)
     if arguments.strict:

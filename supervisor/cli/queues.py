@@ -108,6 +108,10 @@ def gate_of(arguments: argparse.Namespace) -> dict[str, Any]:
         raise CommandError(
             "say which queue, or which --kind" + (", not both" if arguments.kind else ""), ExitCode.USAGE
         )
+    if ":" in (arguments.queue or ""):
+        raise CommandError(
+            f"{arguments.queue!r} is not a queue name; if it is a kind: --kind {arguments.queue}", ExitCode.USAGE
+        )
     return {"queue": arguments.queue, "kind": arguments.kind}
 
 

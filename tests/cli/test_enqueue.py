@@ -127,7 +127,7 @@ def test_payload_is_empty_if_none_is_given_and_there_is_no_input(database, given
 def test_empty_pipe_or_file_in_place_of_a_payload_is_an_error_with_a_fix(database, tmp_path, given):
     piped = jobherd("enqueue", "a:b", dsn=database, stdin=given)
     assert (piped.code, piped.out) == (2, "")
-    assert "give the payload as an argument, '{}' for none" in piped.err
+    assert "give the payload as an argument, '{}' for an empty one" in piped.err
     (tmp_path / "orders").write_bytes(given)
     with (tmp_path / "orders").open("rb") as file:
         done = subprocess.run(
@@ -212,7 +212,7 @@ def test_number_of_a_rejected_line_counts_from_1_and_includes_empty_lines(databa
     answer = jobherd("enqueue", "a:b", "-", dsn=database, stdin='{"a": 1}\n\n{"a": "\\u0000"}\n{}\n')
     assert (answer.code, answer.lines) == (2, ["1"])
     assert "line 3: payload at $.a holds a NUL" in answer.err
-    assert "1 jobs before it are enqueued" in answer.err
+    assert "; 1 job before it is enqueued, nothing from it on" in answer.err
 
 
 def test_invalid_option_for_many_jobs_is_not_reported_as_an_invalid_line(database):

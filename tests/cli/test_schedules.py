@@ -58,7 +58,7 @@ def test_invalid_schedule_is_rejected_before_it_is_stored(database):
         assert (bad.code, says in bad.err) == (2, True)
     assert jobherd("schedule", "pause", "x", "--for", "soon", dsn=database).code == 2
     assert jobherd("schedule", "pause", "x", "--for", "1h", "--until", "tomorrow", dsn=database).code == 2
-    missing = "jobherd: there is no schedule 'none'. SELECT name FROM jobherd.schedules lists them"
+    missing = "jobherd: there is no schedule 'none'. `jobherd schedules` lists them"
     assert jobherd("schedule", "run", "none", dsn=database).err.splitlines()[-1] == missing
     assert "does not exist" in jobherd("schedule", "edit", "none", "--every", "1h", dsn=database).err
 

@@ -10,6 +10,7 @@ import sys
 import orjson
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from jobherd.sql.migrate import migrations
 from jobherd.supervisor.cli import FAMILIES, commands
@@ -42,7 +43,7 @@ def test_the_help_lists_every_command_and_the_exit_codes():
         assert answer.out.count(f"\n  {command} ") == 1
     assert max(len(line) for line in answer.lines) <= 84
     assert jobherd("help").out == answer.out
-    assert jobherd("version").out == jobherd("--version").out == f"jobherd {VERSION}\n"
+    assert jobherd("version").out == jobherd("version", "x").out == jobherd("--version").out == f"jobherd {VERSION}\n"
     assert jobherd("help", "job").out == jobherd("job", "--help").out
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(commands())
     assert "69 no database" in answer.out
@@ -107,6 +108,16 @@ def test_unreachable_database_exits_with_69_and_suggests_a_fix(words):
     assert "JOBHERD_DSN" in answer.err
     assert len(answer.err.splitlines()) == 1
     assert answer.err.count("?") == 1, "the advice of libpq must be left out"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"), [({"user": "ghost"}, 'role "ghost"'), ({"dbname": "nowhere"}, 'database "nowhere"')]
+)
+def test_server_that_rejects_the_connection_is_not_reported_as_one_that_does_not_answer(database, wrong, says):
+    answer = jobherd("jobs", dsn=make_conninfo(database, **wrong))
+    assert answer.code == 69
+    assert answer.err.startswith("jobherd: the database rejects the connection: ")
+    assert answer.err.endswith(f"FATAL: {says} does not exist; correct --dsn or JOBHERD_DSN\n")
 
 
 def test_a_password_in_the_dsn_is_never_shown():
@@ -307,6 +318,12 @@ def test_unreadable_argument_gets_a_one_line_error(words, said):
     [
         ((), "no command is given. See `jobherd --help`."),
         (("retyr", "1"), "unknown command 'retyr': did you mean retry? See `jobherd --help`."),
+        (
+            ("flow", "tree", "abc"),
+            "ID: 'abc' is not a flow's id: a whole number, as `jobherd flows` prints it. See `jobherd flow --help`.",
+        ),
+        (("limit", "shop:receipt", "5"), "'shop:receipt' is not a queue name; if it is a kind: --kind shop:receipt"),
+        (("limit", "mail", "--rate", "1/s"), "a rate is written without --rate: `jobherd limit mail 100/min`"),
         (("rnu",), "unknown command 'rnu': did you mean run? See `jobherd --help`."),
         (("purge",), "--state, --older-than are missing. See `jobherd purge --help`."),
         (
@@ -370,9 +387,17 @@ def test_tables_fit_the_terminal_whatever_they_contain(database, words):
     past(database, "failed", kind="k" * 100, queue="q" * 60, error="the reason is long " * 50)
     send(database, "SELECT jobherd.enqueue('a:b', '{}', jsonb_build_object('queue', repeat('r', 60)))")
     send(database, "SELECT jobherd.pause(repeat('r', 60), repeat('because ', 40))")
-    assert max(len(line) for line in jobherd(*words, dsn=database).lines) <= 80
+    narrow = on_terminal(*words, dsn=database, NO_COLOR="1").splitlines()
+    assert max(len(line) for line in narrow) <= 80
     wide = on_terminal(*words, dsn=database, columns=160, NO_COLOR="1").splitlines()
     assert 80 < max(len(line) for line in wide) <= 160
+
+
+def test_tables_are_not_cut_in_a_pipe_unless_columns_is_set(database):
+    error = "the reason is long " * 10
+    past(database, "failed", error=error)
+    assert error.strip() in jobherd("jobs", dsn=database).out
+    assert error.strip() not in jobherd("jobs", dsn=database, COLUMNS="100").out
 
 
 def test_control_characters_in_errors_of_jobs_are_escaped(database):

@@ -56,10 +56,10 @@ BULK_ACTIONS: Final = {
     "retry": BulkAction(
         "Retry",
         ("retrying", "scheduled", *OVER),
-        "will run again now: at once if they wait for their due time, from the start if they have finished",
+        "will run again now: waiting jobs at once, finished jobs from the start",
     ),
     "cancel": BulkAction(
-        "Cancel", LIVE, "will be cancelled: at once if they wait; running jobs are asked to stop", danger=True
+        "Cancel", LIVE, "will be cancelled: waiting jobs at once; running jobs are asked to stop", danger=True
     ),
     "delete": BulkAction("Delete", OVER, "will be deleted permanently, with their attempts and logs", danger=True),
     "reprioritize": BulkAction(

@@ -87,12 +87,12 @@ def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:  # noq
     rules = _rules
     if not rules.secrets:
         message = (
-            "no webhook_secret is set, and nothing is sent unsigned: "
-            "set JOBHERD_WEBHOOK_SECRET where the supervisor runs"
+            "no webhook_secret is set, and Jobherd sends no unsigned calls: set JOBHERD_WEBHOOK_SECRET where the "
+            "supervisor runs"
         )
         raise Failed(message, code=UNSIGNED)
     if (found := find_end(event)) is None:
-        message = "the history does not hold this end any more: the job was run again or deleted, so nothing is sent"
+        message = "the history no longer has this outcome, because the job was run again or deleted: nothing is sent"
         raise Poison(message, code=GONE)
     address, body = found
     headers = {
@@ -109,7 +109,7 @@ def deliver(job: Job, url: str, event: dict[str, Any]) -> dict[str, int]:  # noq
         message = "the receiver answered 410: the webhook address is gone"
         raise Poison(message, code=REFUSED)
     if again is not None and status in {http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE}:
-        raise Retry(min(again, _LONGEST_WAIT), f"the receiver answered {status} and said when to try again")
+        raise Retry(min(again, _LONGEST_WAIT), f"the receiver answered {status} and named a time to try again")
     message = f"the receiver answered {status}" + ("; redirects are not followed" if 300 <= status < 400 else "")
     raise Failed(message, code=REFUSED)
 

@@ -140,7 +140,7 @@ def own_condition(text: str, prefix: str, given: Container[str]) -> str:
     if there have been too many different conditions: each is prepared and kept by every session.
     """
     if missing := [name for name in _PARAMETER.findall(text) if name not in given]:
-        message = f"the condition asks for %({missing[0]})s, which is not among its parameters"
+        message = f"the condition uses %({missing[0]})s, which is not among its parameters"
         raise ValueError(message)
     text = _PARAMETER.sub(rf"%({prefix}\1)s", text).replace("%%", "%")
     name = f"own_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"

@@ -220,17 +220,13 @@ def _missing(connection: psycopg.Connection[object], *, schema: str, area: str) 
         raise SchemaError(msg)
     if newest > known[-1].version:
         msg = (
-            f"the database's schema {schema!r} is at version {newest} ({area}), this Jobherd knows "
-            f"{known[-1].version}: "
+            f"the database's schema {schema!r} is at version {newest} ({area}), this Jobherd has {known[-1].version}: "
             "a newer version has migrated it; upgrade this one"
         )
         raise SchemaError(msg)
     row = connection.cursor().execute(load("migrate/find_former_name"), {"schema": schema}).fetchone()
     if isinstance(row, tuple) and row[0]:
         remedy = f"ALTER SCHEMA {schema} RENAME TO {row[0]}"
-        msg = (
-            f"the schema {schema!r} was renamed, but its functions still call {row[0]!r}. Give it back its "
-            f"name: {remedy}"
-        )
+        msg = f"the schema {schema!r} was renamed, but its functions still call {row[0]!r}. Rename it back: {remedy}"
         raise RenamedError(msg, remedy)
     return [step for step in known if step.version not in applied]

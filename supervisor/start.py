@@ -57,7 +57,7 @@ def run(
             )
             raise RefusedError(message) from None
         message = (
-            f"the system refuses what a supervisor with room for {settings.max_workers} workers needs: "
+            f"the system rejects what a supervisor for up to {settings.max_workers} workers needs: "
             f"{problem.strerror}; raise what limits its open files (ulimit -n, LimitNOFILE=), their size (ulimit -f, "
             "LimitFSIZE=) or its memory, or lower max_workers"
         )

@@ -126,7 +126,7 @@ class Encoder:
     def many(self, calls: Iterable[object], options: Options, most: int) -> Iterator[Chunk]:
         """Yield the jobs of these calls in chunks of at most `most`."""
         if self._signature.needs_bytes:
-            message = f"each job of {self._kind!r} needs payload_bytes of its own: enqueue them one by one"
+            message = f"each job of {self._kind!r} needs its own payload_bytes: enqueue them one by one"
             raise TypeError(message)
         # looked up once, not once per job
         arguments, bind, compare, wide = (

@@ -73,5 +73,5 @@ class _Line:
 
     def check(self) -> None:
         if self.silent:
-            message = "nothing was answered for too long"
+            message = "the server took too long to answer"
             raise SilentError(message)

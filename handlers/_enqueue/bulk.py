@@ -159,7 +159,7 @@ def many_by_name(
     call: name of the function that the caller used, for the message about an unknown option.
     """
     if options.get("payload_bytes") is not None:
-        message = "payload_bytes are one job's own: enqueue() takes them, a list of jobs does not"
+        message = "payload_bytes belong to one job: enqueue() takes them, a list of jobs does not"
         raise TypeError(message)
     options, seals = _split(options, KNOWN - {"payload_bytes"}, call=call)
     found = chunks(check_kind(kind), payloads, check_options(**options), most=most)

@@ -145,10 +145,9 @@ class CompletionWait:
             raise LookupError(f"job {_listed(gone)} not found")
         if unnotified:
             raise LookupError(
-                f"job {_listed(unnotified)} is gone, and nothing is kept of it: "
-                "only a client that listens learns how such a "
-                "job ends. A client does not listen on your own connection, nor through a pooler without "
-                "JOBHERD_LISTEN_DSN"
+                f"job {_listed(unnotified)} is gone, and its kind keeps no record: only a client that listens is "
+                "notified how such a job ends. A client does not listen on your own connection, nor through a pooler "
+                "without JOBHERD_LISTEN_DSN"
             )
 
     def on_notification(self, message: str) -> None:
@@ -166,7 +165,7 @@ class CompletionWait:
             states = {row["state"] for row in self.left.values() if row is not None}
             jobs = f"job{'s' * (len(self.left) > 1)} {_listed(list(self.left))}"
             if not states:
-                raise TimeoutError(f"nothing is known of {jobs}: {self._away}")
+                raise TimeoutError(f"the state of {jobs} is not known: {self._away}")
             raise TimeoutError(f"{jobs} {'are' if len(self.left) > 1 else 'is'} still {' or '.join(sorted(states))}")
         return min(max(min(self._query_at, *self._missed.values(), float("inf")) - now, 0.0), left)
 

@@ -178,7 +178,7 @@ class _Loading:
                 reason = (
                     "no name of its module holds it. A decorator outside of it, "
                     "or a later definition of the same name, has replaced it: "
-                    "make this decorator the outermost one, or assign the result to a name of its own"
+                    "make this decorator the outermost one, or assign the result to another name"
                 )
                 self.problems.add(module, one.file, one.line, f"{what}: {reason}")
             elif any(os.path.realpath(one.file).startswith(root + os.sep) for root in self.sources.roots):

@@ -146,7 +146,7 @@ def parse(text: str) -> Cron:
     )
     either = not parts[2].startswith("*") and not parts[4].startswith("*")
     if not either and not any(day <= _LONGEST[month - 1] for month in months for day in days):
-        message = f"cron {text!r} never comes: no such month has a day {min(days)}"
+        message = f"cron {text!r} never matches: no such month has a day {min(days)}"
         raise ValueError(message)
     return Cron(
         tuple(sorted(60 * hour + minute for hour in hours for minute in minutes)),

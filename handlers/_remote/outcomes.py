@@ -45,7 +45,7 @@ def result_of(ref: Ref, ending: object, *, ran: float, stop: Stop | None = None)
         _judge(result, ending, stop)
     except BaseException as problem:  # a subclass of a disposition raised: the failure must be reported
         message, _ = describe_exception(problem)
-        error = sanitize(f"what the handler returned or raised could not be judged: {message}")
+        error = sanitize(f"what the handler returned or raised could not be interpreted: {message}")
         result.failed.CopyFrom(messages.Failed(error=error))
     return result
 
@@ -90,7 +90,7 @@ def _judge(result: messages.Result, ending: object, stop: Stop | None) -> None:
         case Completed(result=value):
             _complete(result, value)
         case Failed(error=error, code=code):
-            text = sanitize(error) or "the handler said that it failed"
+            text = sanitize(error) or "the handler returned a failure without a reason"
             _fail(result, text, code or "", trace)
         case Nack(delay=delay, reason=reason):
             result.nack.reason = sanitize(reason)
@@ -101,7 +101,7 @@ def _judge(result: messages.Result, ending: object, stop: Stop | None) -> None:
         case Abandon() | JobDrained():
             result.abandon.SetInParent()
         case Poison(message=text, code=code):
-            _fail(result, sanitize(text) or "the handler called the job poison", code, trace, poison=True)
+            _fail(result, sanitize(text) or "the handler marked the job as poison", code, trace, poison=True)
         case JobCancelled():
             result.cancelled.SetInParent()
         case JobTimeout():
@@ -115,7 +115,7 @@ def _complete(result: messages.Result, value: object) -> None:
         text = encode_result(value)
     except ResultError as problem:
         # The work is done: another attempt would repeat its effects and return the same.
-        error = f"the handler finished, but what it returned cannot be stored: {sanitize(problem)}"
+        error = f"the handler has finished, but its result cannot be stored: {sanitize(problem)}"
         _fail(result, error, WORKER_SERIALIZATION_ERROR, "", poison=True)
     else:
         if text is None:

@@ -104,7 +104,7 @@ def outcome_of(  # each is a different thing to know
     # a metaclass or a subclass of a disposition raised: the failure must still be recorded
     except BaseException as problem:
         message, _ = describe_exception(problem)
-        error = sanitize(f"what the handler returned or raised could not be judged: {message}")
+        error = sanitize(f"what the handler returned or raised could not be interpreted: {message}")
         return unjudged(ending, error, attempt=attempt, last=last, interruption=interruption)
 
 
@@ -151,14 +151,17 @@ def _judge(  # one return for each row of the table
         case Completed(result=result):
             return _completed(result)
         case Failed(error=error, code=code):
-            text, name = sanitize(error) or "the handler said that it failed", _code(code or UNHANDLED_ERROR)
+            text, name = (
+                sanitize(error) or "the handler returned a failure without a reason",
+                _code(code or UNHANDLED_ERROR),
+            )
             return _failure(None, text, name, _trace(raised), policy, attempt=attempt, last=last, random=random)
         case Nack(delay=delay, reason=reason):
             wanted = (
                 wait(policy.backoff, attempt, random) if delay is None else at_least_zero(delay, field="Nack delay")
             )
             return _again(
-                last=last, delay=wanted, error=sanitize(reason) or "the handler asked for another attempt", code=NACK
+                last=last, delay=wanted, error=sanitize(reason) or "the handler requested another attempt", code=NACK
             )
         # checked again: a subclass may set any value, and an invalid duration could never be
         # recorded
@@ -167,7 +170,7 @@ def _judge(  # one return for each row of the table
         case Abandon():
             return Outcome("abandoned")
         case Poison(message=text, code=code):
-            error = sanitize(text) or "the handler called the job poison"
+            error = sanitize(text) or "the handler marked the job as poison"
             return Outcome("poison", error=error, code=_code(code), traceback=_trace(raised))
         case _ if raised is None:
             return _completed(said)
@@ -222,7 +225,7 @@ def _completed(result: object) -> Outcome:
     try:
         return Outcome("ok", result=encode_result(result))
     except ResultError as problem:
-        error = f"the handler finished, but what it returned cannot be stored: {sanitize(problem)}"
+        error = f"the handler has finished, but its result cannot be stored: {sanitize(problem)}"
         return Outcome("failed", error=error, code=WORKER_SERIALIZATION_ERROR)
 
 

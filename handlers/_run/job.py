@@ -264,5 +264,5 @@ class Job(Durable, Inputs):
         return f"<Job {self.id} {self.kind} attempt {self.attempt} of {self.max_attempts}>"
 
     def __reduce__(self) -> Any:  # the signature of object
-        message = "a Job belongs to the process that runs it: hand over job.id and what you need of it"
+        message = "a Job belongs to the process that runs it: pass job.id and the data that you need"
         raise TypeError(message)

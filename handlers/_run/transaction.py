@@ -140,7 +140,7 @@ NO_DATABASE = NoTransactions(
     "this job has no database: give the results of nodes to `jobherd.testing.run_payload`, as inputs={...}",
 )
 BATCH_CALL = NoTransactions(
-    "the jobs of a batch handler's call have no transaction of their own: declare the handler without batch=N",
+    "the jobs of a batch handler's call cannot have separate transactions: declare the handler without batch=N",
     "the jobs of a batch handler's call have no durable steps: declare the handler without batch=N",
     "the jobs of a batch handler's call cannot read results of nodes: pass these as arguments, or declare the handler "
     "without batch=N",

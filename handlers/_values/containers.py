@@ -142,7 +142,7 @@ def instance(kind: Any, fields: Fields) -> Convert:
             for name, part in late.items():
                 object.__setattr__(made, name, part)  # the class may be frozen
         except Exception as problem:  # user code raised: __post_init__
-            reason = f"makes no {kind.__name__}: {describe_exception(problem, message_bytes=500)[0]}"
+            reason = f"cannot become a {kind.__name__}: {describe_exception(problem, message_bytes=500)[0]}"
             raise Misfit(reason) from None
         return made
 

@@ -181,5 +181,5 @@ def _data(text: str) -> bytes:
     try:
         return base64.urlsafe_b64decode(text)
     except (binascii.Error, ValueError):
-        message = "the sealed value was changed: it is not base64"
+        message = "the encrypted value was changed: it is not base64"
         raise PayloadError(message) from None

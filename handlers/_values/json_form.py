@@ -68,7 +68,7 @@ class NaiveError(TypeError):
 
     def __init__(self, place: str) -> None:
         super().__init__(
-            "has no time zone, so it is another moment on each host: "
+            "has no time zone, so it is a different time on each host: "
             "pass datetime.now(UTC) + ..., or value.astimezone()"
         )
         self.place = place
@@ -138,7 +138,7 @@ class Walk:
                 return float(value)
         if isinstance(value, dict | list) or type(value) is tuple:
             if depth > DEEPEST:
-                fault = f"is nested deeper than {DEEPEST} levels, or holds itself: make it flatter"
+                fault = f"is nested deeper than {DEEPEST} levels, or contains itself: make it flatter"
                 raise self._problem(path, fault)
             if isinstance(value, dict):
                 return {
@@ -168,7 +168,7 @@ class Walk:
 
     def _check_text(self, text: str, path: str, what: str = "") -> None:
         if "\0" in text:
-            fault = "holds a NUL character, which PostgreSQL refuses: remove it, or pass base64"
+            fault = "holds a NUL character, which PostgreSQL rejects: remove it, or pass base64"
             raise self._problem(path, fault, what=what)
         if not text.isascii() and _SURROGATE.search(text):
             fault = "contains a lone surrogate, which is not valid Unicode: decode the text with its actual encoding"

@@ -59,7 +59,7 @@ class KeyRing:
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra that few users need
         except ImportError:
-            message = "sealing needs the extra `crypto`: pip install 'jobherd[crypto]'"
+            message = "encryption needs the extra `crypto`: pip install 'jobherd[crypto]'"
             raise KeyMissingError(message) from None
         self._keys: dict[str, AESGCM] = {}
         self._oldest = b""
@@ -71,7 +71,9 @@ class KeyRing:
                 message = f"key {place} is not NAME=KEY with 32 bytes in base64: {_HOW}"
                 raise ValueError(message)
             if match[1] in self._keys:
-                message = f"two keys have the name {match[1]!r}: what was sealed with one could not be opened"
+                message = (
+                    f"two keys have the name {match[1]!r}: values encrypted with one of them could not be decrypted"
+                )
                 raise ValueError(message)
             self._keys[match[1]] = AESGCM(secret)
             self._oldest = secret
@@ -111,13 +113,14 @@ class KeyRing:
         cipher = self._keys.get(name)
         if cipher is None:
             message = (
-                f"it is sealed with the key {name!r}, which is not here (here are {', '.join(self._keys)}): {_HOW}"
+                f"it is encrypted with the key {name!r}, which is not configured (configured: "
+                f"{', '.join(self._keys)}): {_HOW}"
             )
             raise KeyMissingError(message)
         try:
             return cipher.decrypt(rest[:_NONCE], rest[_NONCE:], _bond(name, bound))
         except (InvalidTag, ValueError):
-            message = "what is sealed was changed, or belongs to another kind or job: it cannot be opened"
+            message = "the encrypted value cannot be decrypted: it was changed, or belongs to another kind or job"
             raise PayloadError(message) from None
 
 

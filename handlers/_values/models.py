@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LIBRARIES: Final = {"pydantic": "pydantic", "annotated_types": "pydantic", "msgspec": "msgspec"}
 """The library that applies a piece of an annotation's metadata, by the metadata's package."""
-_QUOTES: Final = {"union_tag_invalid": "has a tag that is none of its union's", "uuid_parsing": "must be a UUID"}
+_QUOTES: Final = {"union_tag_invalid": "has a tag that is not one of its union's", "uuid_parsing": "must be a UUID"}
 """Pydantic's errors whose text quotes the value."""
 _QUOTED: Final = re.compile(r"(Invalid (?:enum )?value) .*", re.DOTALL)
 _PLACE: Final = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)

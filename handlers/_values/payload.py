@@ -234,6 +234,6 @@ def _holds_no_nan(value: object) -> bool:
 
 def _too_long(what: str, size: int, max_bytes: int) -> str:
     return (
-        f"{what} at $ is {size:,} bytes, more than {max_bytes:,}: store the data elsewhere and hand over its key, "
+        f"{what} at $ is {size:,} bytes, more than {max_bytes:,}: store the data elsewhere and pass its key, "
         "or raise JOBHERD_MAX_PAYLOAD"
     )

@@ -175,8 +175,7 @@ def _tell_one(exception: BaseException, lines: list[str], *, indent: str, level:
     lines.append(indent + _headline(exception, 2000).replace("\n", "\n" + indent))
     if changed:
         lines.append(
-            f"{indent}({changed} was changed after this process had loaded it: reload the workers, "
-            "and what stands there now runs)"
+            f"{indent}({changed} was changed after this process had loaded it: reload the workers to run the new code)"
         )
     notes = getattr(exception, "__notes__", None)
     if isinstance(notes, list):

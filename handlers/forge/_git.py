@@ -41,7 +41,7 @@ class GitError(Exception):
     """git failed. `said` is the last line it printed, for people."""
 
     def __init__(self, what: str, code: int, said: str) -> None:
-        super().__init__(f"git {what} ended with {code}: {said or 'it said nothing'}")
+        super().__init__(f"git {what} ended with {code}: {said or 'it printed nothing'}")
         self.code = code
         self.said = said
 

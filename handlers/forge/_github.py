@@ -53,7 +53,7 @@ class RateLimitError(GitHubError):
     """GitHub's rate limit is reached; try again after `wait` seconds."""
 
     def __init__(self, wait: float, why: str) -> None:
-        super().__init__(f"GitHub's rate limit is used up; it asks to wait {wait:.0f} s ({why})")
+        super().__init__(f"GitHub's rate limit is used up; wait {wait:.0f} s ({why})")
         self.wait = wait
 
 
@@ -169,7 +169,7 @@ def from_environment() -> GitHub:
         raise SettingError(message)
     if token is not None and scheme == "http" and not _is_this_machine(host):
         message = (
-            "JOBHERD_GITHUB_URL is http: and not on this machine, so the token would travel in the open: use https:"
+            "JOBHERD_GITHUB_URL is http: and not on this machine, so the token would be sent unencrypted: use https:"
         )
         raise SettingError(message)
     return GitHub(url, token)
@@ -231,9 +231,9 @@ def _meaning(problem: urllib.error.HTTPError, body: bytes) -> GitHubError:
         if limited is not None:
             return RateLimitError(*limited)
         if code == 429 or b"rate limit" in body.lower():
-            return RateLimitError(NO_RESET, "it did not say until when")
+            return RateLimitError(NO_RESET, "its answer has no time of reset")
     if code in {401, 403}:
-        return GitHubError(f"GitHub refuses ({code}): check JOBHERD_GITHUB_TOKEN and what it may see")
+        return GitHubError(f"GitHub rejects the request ({code}): check JOBHERD_GITHUB_TOKEN and what it may see")
     return GitHubError(f"GitHub answered with {code}")
 
 

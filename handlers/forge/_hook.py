@@ -45,9 +45,9 @@ def _keep(path: str, push: Push, problem: BaseException) -> int:
     try:
         keep(path, push)
     except OSError as another:
-        _say(f"it could not be noted either ({another}); later run: jobherd forge catch-up {path}")
+        _say(f"it could not be saved for later either ({another}); run later: jobherd forge catch-up {path}")
         return 1
-    _say(f"it is noted, and recorded with the next push, or by: jobherd forge catch-up {path}")
+    _say(f"it is saved, and will be recorded with the next push, or by: jobherd forge catch-up {path}")
     return 1
 
 

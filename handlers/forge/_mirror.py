@@ -85,7 +85,7 @@ def alone(path: str) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            message = f"another worker is at {path}"
+            message = f"another worker uses {path}"
             raise BusyError(message) from None
         yield
     finally:

@@ -74,7 +74,7 @@ def repository_id(database: Database, path: str) -> int:
     try:
         path.encode()
     except UnicodeEncodeError:
-        message = "the repository's path is not UTF-8: give it another"
+        message = "the repository's path is not UTF-8: rename it"
         raise ValueError(message) from None
     name = os.path.basename(path.removesuffix("/.git"))
     for _ in range(2):  # another process may add it between the two halves of the statement; the second try sees it

@@ -97,7 +97,7 @@ def _examine(repository: str, event: Row, earlier: Sequence[str]) -> _Nature:
     was = known[old] if old is not None else None
     if new is None:
         if was is None:
-            return _Nature("delete", None, brought, note="what the ref pointed to is not there any more")
+            return _Nature("delete", None, brought, note="the object that the ref pointed to no longer exists")
         left = [
             commit
             for commit in _git.known_commits(repository, list(_git.list_refs(repository).values())).values()

@@ -52,7 +52,7 @@ BEGIN
         RAISE EXCEPTION 'must be a URL like https://example.com/done, without a user, at most 2000 characters';
     END IF;
     IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass AND tgname = 'webhook') THEN
-        RAISE EXCEPTION 'jobherd.enqueue: webhooks are not switched on'
+        RAISE EXCEPTION 'jobherd.enqueue: webhooks are not enabled'
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Start a supervisor with JOBHERD_WEBHOOK_SECRET, which signs the calls;'
                          ' or call jobherd.enable_webhooks() before.';

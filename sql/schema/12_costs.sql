@@ -36,7 +36,7 @@ BEGIN
     IF said < cardinality(demand_own.jobs) THEN
         RAISE EXCEPTION 'jobherd.demand: a job was not enqueued by this transaction'
             USING ERRCODE = 'insufficient_privilege',
-                HINT = 'Say what a job costs in the transaction that enqueues it.';
+                HINT = 'Set the cost of a job in the transaction that enqueues it.';
     END IF;
 END $$;
 

@@ -163,7 +163,7 @@ BEGIN
         IF most < 1 OR most > 1000000 OR most * given.seconds / given.count > 31622400 THEN
             RAISE EXCEPTION 'jobherd.limit: burst % is not a number from 1 that % reaches within a year', most, wanted
                 USING ERRCODE = 'invalid_parameter_value',
-                    HINT = 'It says how many jobs may start at once after a time without any.';
+                    HINT = 'The burst is the number of jobs that may start at once after a time without any.';
         END IF;
         INSERT INTO jobherd.gates AS g (scope, name, rate, per, burst, rated_by)
         VALUES (gate.scope, gate.name, given.count, given.seconds,

@@ -195,7 +195,7 @@ BEGIN
         IF most < 1 OR most > 1000000 OR most * given.seconds / given.count > 31622400 THEN
             RAISE EXCEPTION 'jobherd.limit_each_rate: burst % is not a number from 1 that % reaches within a year', most, rate
                 USING ERRCODE = 'invalid_parameter_value',
-                    HINT = 'It says how many jobs of a partition may start at once after a time without any.';
+                    HINT = 'The burst is the number of jobs of a partition that may start at once after a time without any.';
         END IF;
         INSERT INTO jobherd.gates AS g (scope, name, each_running, in_order, each_rate, each_per, each_burst, divided_by)
         VALUES ('queue', gate.name, 2147483647, false, given.count, given.seconds,

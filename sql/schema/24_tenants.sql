@@ -114,9 +114,9 @@ BEGIN
             USING ERRCODE = 'undefined_object', HINT = 'CREATE ROLE it first.';
     END IF;
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = grant_tenant.role AND (rolsuper OR rolbypassrls)) THEN
-        RAISE EXCEPTION 'jobherd.grant_tenant: role % is a superuser or has BYPASSRLS, so nothing can keep it to its tenant',
+        RAISE EXCEPTION 'jobherd.grant_tenant: role % is a superuser or has BYPASSRLS, so it would see every tenant',
             quote_ident(grant_tenant.role)
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Take another role.';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use another role.';
     END IF;
     PERFORM jobherd.check_tenant(grant_tenant.tenant);
     EXECUTE format('GRANT USAGE ON SCHEMA jobherd TO %I', grant_tenant.role);

@@ -78,7 +78,7 @@ BEGIN
     END IF;
     IF NOT operates THEN
         IF note_unless_noted.action NOT IN ('cancel', 'retry', 'resume') THEN
-            RAISE EXCEPTION 'jobherd: role % may not enter % into the audit log', quote_ident(session_user),
+            RAISE EXCEPTION 'jobherd: role % must not write % to the audit log', quote_ident(session_user),
                 quote_literal(left(note_unless_noted.action, 100))
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
@@ -164,7 +164,7 @@ BEGIN
         RAISE EXCEPTION 'jobherd.send_fleet_command: supervisor % has 100 fleet commands that it has not answered yet',
             whom
             USING ERRCODE = 'program_limit_exceeded',
-                HINT = 'Wait until it has; what it has not taken is refused after 30 s.';
+                HINT = 'Wait until it has; a fleet command that it does not take within 30 s is rejected.';
     END IF;
     INSERT INTO jobherd.fleet_commands (supervisor, name, arguments, asked_by) VALUES (whom, what, given, who)
     RETURNING id INTO number;

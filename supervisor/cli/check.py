@@ -45,7 +45,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-sql",
         action="store_true",
-        help="print what makes the tables of the declared stores, with their indexes, and exit",
+        help="print the SQL that creates the tables of the declared stores, with their indexes, and exit",
     )
     parser.add_argument(
         "--timeout", type=span, default=60.0, metavar="TIME", help="how long importing may take (default 60s)"
@@ -154,8 +154,8 @@ def _read(file: Path) -> dict[str, Any] | None:
 def _no_answer(code: int | None, limit: float) -> str:
     if code is None:
         return (
-            f"importing the handlers takes more than {console.show_span(limit)}: a module must not work while "
-            "it is imported"
+            f"importing the handlers takes more than {console.show_span(limit)}: a module must not do work while it "
+            "is imported"
         )
     if code < 0:
         # Real-time signals have no name.
@@ -226,15 +226,15 @@ def _at(problem: dict[str, Any]) -> str:
 COMMANDS: Final = (
     Command(
         "check",
-        "look for what is wrong: settings, handlers",
+        "check settings and handlers",
         "  jobherd check --handlers ./my_handlers",
         _arguments,
         _check,
         about="Read the settings and import the handlers in a throw-away process; report every broken module, kind "
         "declared twice,\n"
-        "bad option and handler that would not be served, with file and line. What it finds wrong, `jobherd run` "
-        "would not start\n"
-        "with; a note only deserves a look. Nothing is started. The exit code is 1 if something is wrong. With "
+        "bad option and handler that would not be served, with file and line. `jobherd run` does not "
+        "start with\n"
+        "such a problem; notes are hints. The command starts nothing. The exit code is 1 if it finds a problem. With "
         "--print-sql it prints the tables that declared stores need, for psql to read.",
         settings=flags_of_run(),
         lists=True,

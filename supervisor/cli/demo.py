@@ -243,7 +243,7 @@ def _trending(timeout: float) -> int:
         return ExitCode.TIMEOUT
     result = row["result"] if isinstance(row["result"], dict) else {}
     best = ", ".join(f"{one['name']} ({one['score']:.0f})" for one in result.get("best", []))
-    print(f"trending: {best or 'nothing'}; the next look is job {result.get('next_job')}", flush=True)
+    print(f"trending: {best or 'nothing'}; the next job is {result.get('next_job')}", flush=True)
     return ExitCode.DONE if row["state"] == "completed" else ExitCode.WRONG
 
 

@@ -153,10 +153,13 @@ def _many(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         except (ValueError, TypeError) as problem:
             if not lines.number:  # invalid options are not an error of the first line
                 raise CommandError(str(problem), ExitCode.USAGE) from None
-            message = f"line {lines.number}: {_refused(problem)}; {_enqueued(done, ' before it')}, nothing from it on"
+            message = (
+                f"line {lines.number}: {_refused(problem)}; {_enqueued(done, ' before it')}, that line and the later "
+                "ones are not"
+            )
             raise CommandError(message, ExitCode.USAGE) from None
         except DuplicateJob as problem:
-            raise CommandError(f"{problem}; {_enqueued(done)}, the others not") from None
+            raise CommandError(f"{problem}; {_enqueued(done)}, the others are not") from None
         finally:
             progress.end()
     if not done and arguments.payload is None:

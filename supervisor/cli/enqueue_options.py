@@ -73,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="if a job holds the key: ignore (default) prints its id, raise fails, replace gives it this payload",
     )
     options.add_argument("--collect", metavar="FIELD", help="append this list to that of the job that holds the key")
-    options.add_argument("--unique-for", metavar="TIME", help="the key counts this long, even if the job has finished")
+    options.add_argument(
+        "--unique-for", metavar="TIME", help="time for which the job holds its key, even if it has finished"
+    )
     options.add_argument(
         "--debounce",
         metavar="TIME",
@@ -83,7 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--throttle", metavar="TIME", help="enqueue at most one job with the key in this time")
     options.add_argument("--edge", metavar="EDGE", help="job that a throttle keeps: leading (default) or trailing")
     options.add_argument(
-        "--bytes-file", metavar="FILE", help="bytes that go along untouched, as payload_bytes; - reads standard input"
+        "--bytes-file",
+        metavar="FILE",
+        help="bytes that the handler gets unchanged, as payload_bytes; - reads standard input",
     )
 
 

@@ -92,7 +92,7 @@ def _fleet(arguments: argparse.Namespace) -> int:
         return _list(arguments)
     if not arguments.supervisors:
         raise CommandError(
-            f"say which: `jobherd fleet {arguments.action} ID`; `jobherd fleet` lists them", ExitCode.USAGE
+            f"name a supervisor: `jobherd fleet {arguments.action} ID`; `jobherd fleet` lists them", ExitCode.USAGE
         )
     answers = []
     with session(arguments) as at:

@@ -122,7 +122,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
         "--dir", type=Path, default=DEMO, metavar="PATH", help=f"where the repository is kept (default: {DEMO})"
     )
     parser.add_argument(
-        "--timeout", type=span, default=120.0, metavar="TIME", help="how long to look at the jobs (default: 2m)"
+        "--timeout", type=span, default=120.0, metavar="TIME", help="how long to watch the jobs (default: 2m)"
     )
     parser.add_argument(
         "--keep", action="store_true", help="then enqueue a made-up job every 2 s until the supervisor exits, or Ctrl-C"
@@ -213,7 +213,7 @@ def _jobs(jobs: list[int]) -> str:
 PARTS: Final = (
     Command(
         "init-repo",
-        "make a bare repository whose pushes set off jobs",
+        "create a bare repository whose pushes enqueue jobs",
         "  jobherd forge init-repo /srv/git/project.git",
         _init_arguments,
         _init,
@@ -243,13 +243,13 @@ PARTS: Final = (
     ),
     Command(
         "demo",
-        "push this project's history and show the jobs it sets off",
+        "push this project's history and show the jobs that it enqueues",
         "  jobherd forge demo",
         _demo_arguments,
         _demo,
         about="Push this checkout's history into a bare repository and show the jobs as they run, until all are "
         "done. It waits for\n"
-        "workers first: start it beside `jobherd run --handlers jobherd.handlers.forge`; `make run` does both. With "
+        "workers first: start it next to `jobherd run --handlers jobherd.handlers.forge`; `make run` does both. With "
         "--keep, a made-up job\n"
         "follows every 2 s.",
     ),
@@ -278,12 +278,12 @@ def _run(arguments: argparse.Namespace) -> int:
 COMMANDS: Final = (
     Command(
         "forge",
-        "git repositories whose pushes set off jobs",
+        "git repositories whose pushes enqueue jobs",
         "  jobherd forge init-repo /srv/git/project.git",
         _arguments,
         _run,
         about="A forge's worker: pushes are recorded commit by commit, repositories measured, organizations imported.\n"
-        "See docs/project/forge.md. `jobherd forge WHAT --help` says more.",
+        "See docs/project/forge.md. `jobherd forge WHAT --help` explains each command.",
         settings=(),
     ),
 )

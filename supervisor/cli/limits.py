@@ -73,7 +73,7 @@ def _limit(arguments: argparse.Namespace) -> int:
     arguments.queue, limit = arguments.what, arguments.limit
     if limit is None:
         raise CommandError(
-            'say how many may run at a time, a rate, or "off": `jobherd limit media 10`, `jobherd limit mail 100/min`',
+            'give a number of running jobs, a rate, or "off": `jobherd limit media 10`, `jobherd limit mail 100/min`',
             ExitCode.USAGE,
         )
     rated = "/" in limit

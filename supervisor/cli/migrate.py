@@ -30,7 +30,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="say how many steps are missing, change nothing; exit code 1 if there are any",
+        help="print the number of missing migrations and change nothing; exit code 1 if there are any",
     )
     parser.add_argument(
         "--shard",

@@ -53,7 +53,7 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
         raise CommandError(f"job {job} not found: it never existed, it was deleted, or its retention has ended")
     runner = found[0]
     if runner["state"] != "running":
-        raise CommandError(f"job {job} is not running: it is {runner['state']} (jobherd why {job} says why)")
+        raise CommandError(f"job {job} is not running: it is {runner['state']} (jobherd why {job} explains it)")
     if runner["remote"] is not None:
         raise CommandError(
             f"job {job} runs on the remote worker {runner['remote']}, whose process cannot be inspected from here: on "
@@ -61,8 +61,8 @@ def _ask(at: Session, job: int, name: str, arguments: Mapping[str, object], *, t
         )
     if runner["supervisor"] is None:
         raise CommandError(
-            f"job {job} runs under a supervisor that is not to be reached: its lease has expired, and the job is "
-            "taken over soon"
+            f"job {job} runs under a supervisor that cannot be reached: its lease has expired, and another "
+            "supervisor will reclaim the job"
         )
     given = orjson.dumps({"job": job, "child": runner["child"], **arguments}).decode()
     wanted = {"supervisor": runner["supervisor"], "name": name, "arguments": given, "actor": actor(), "reason": None}
@@ -147,7 +147,7 @@ def _rate(text: str) -> int:
 
 def _profile(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.seconds <= 300:
-        raise CommandError("--for: more than nothing, and up to 5m", ExitCode.USAGE)
+        raise CommandError("--for must be more than 0 and at most 5m", ExitCode.USAGE)
     if not arguments.json:
         console.complain(f"looking at job {arguments.id} for {show_span(arguments.seconds)}")
     name = str(arguments.output or f"profile-{arguments.id}").removesuffix(".svg")

@@ -176,7 +176,7 @@ def _nothing(_: argparse.ArgumentParser) -> None:
 COMMANDS: Final = (
     Command(
         "queues",
-        "list queues: how deep, how old, paused or not",
+        "list queues with their depth, age and pauses",
         "  jobherd queues --json",
         _nothing,
         _queues,

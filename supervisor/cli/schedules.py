@@ -239,7 +239,7 @@ _RUN: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "reset": _change("schedule/reset_schedule", says="is as its handler declares it"),
     "delete": _change("schedule/unschedule", says="is deleted"),
     "backfill": _change(
-        "schedule/backfill_schedule", "from_at", "to_at", "parallel", says="runs again what has no job"
+        "schedule/backfill_schedule", "from_at", "to_at", "parallel", says="runs its instants that have no job"
     ),
     "next": _next,
     "import": _import,

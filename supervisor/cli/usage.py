@@ -24,7 +24,7 @@ GROUPS: Final = {
     "control queues": ("queues", "pause", "resume", "limit", "limits", "fair"),
     "run jobs periodically": ("schedules", "schedule"),
     "watch and control the fleet": ("status", "top", "dashboard", "fleet", "stack", "profile"),
-    "look after the database": ("doctor", "migrate", "bench", "dsn", "psql"),
+    "maintain the database": ("doctor", "migrate", "bench", "dsn", "psql"),
 }
 """The commands by purpose, as the help lists them."""
 

@@ -199,7 +199,7 @@ def _sentence(death: Death, now: CurrentWork, job: str, stacks: Stacks, memory: 
         case "hook":
             return f"A hook exceeded its time limit and did not stop when it was interrupted{where}: {ended}{stood}"
         case "stuck":
-            return f"Process {death.pid} had to exit, had no jobs, and did not exit: it was killed."
+            return f"Process {death.pid} had no jobs and did not exit when requested: the supervisor killed it."
         case "stopped":
             return f"Process {death.pid} was stopped by a signal and not continued: the supervisor killed it{where}."
         case "oom":

@@ -53,8 +53,8 @@ class EndedChildren:
             self._at = sent + AGAIN
         elif answer:
             log.warning(
-                "%d children that had ended were registered: the database is older than that, a backup or a standby "
-                "that lagged; their jobs are released",
+                "the database is older than this supervisor's last writes, such as a backup or a standby that "
+                "lagged: %d child processes that had ended were registered; their jobs are released",
                 len(answer),
                 extra={"incarnations": ",".join(str(row[0]) for row in answer[:20])},
             )

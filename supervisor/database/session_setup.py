@@ -105,7 +105,7 @@ class SessionSetup:
         if answer is None and (rejection is None or rejection.read_only or rejection.ends_session):
             return  # there is no session to continue with
         self.listening = answer is not None
-        self.listen_error = "" if self.listening or rejection is None else rejection.text or "it does not say why"
+        self.listen_error = "" if self.listening or rejection is None else rejection.text or "no reason given"
         self.complete = True
 
 

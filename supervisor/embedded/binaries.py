@@ -83,7 +83,7 @@ def carried(*, major: int | None = None) -> Programs:
     roots = list(spec.submodule_search_locations or ()) if spec is not None else []
     folders = [postgres.parent for root in roots for postgres in Path(root).glob("*/bin/postgres")]
     if not folders:
-        raise EmbeddedUnavailable(f"The PostgreSQL that comes along is not installed. {REMEDY}")
+        raise EmbeddedUnavailable(f"The embedded PostgreSQL is not installed. {REMEDY}")
     found = sorted((inspect(folder) for folder in folders), key=lambda programs: programs.major)
     for programs in reversed(found):
         if major in (None, programs.major):

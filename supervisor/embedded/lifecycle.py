@@ -229,7 +229,7 @@ def _major(data: Path) -> int:
         return int(said)
     except ValueError:
         raise EmbeddedUnavailable(
-            f"{data / 'PG_VERSION'} does not say which PostgreSQL has made the data: {said!r}. "
+            f"{data / 'PG_VERSION'} does not name the version of PostgreSQL that created the data: {said!r}. "
             "Fix that, or name a database of yours with --dsn or JOBHERD_DSN."
         ) from None
 

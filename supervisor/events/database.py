@@ -139,7 +139,8 @@ class DatabaseEvents:
                     )
                 else:
                     log.info(
-                        "listening through a pooler, as listen_dsn says: it must be in session mode, or jobs wait "
+                        "listening through the pooler that listen_dsn leads to: it must be in session mode, or jobs "
+                        "wait "
                         "for the poll"
                     )
 

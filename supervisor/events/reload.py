@@ -92,7 +92,7 @@ class ReloadAnswers:
         if answer is None and (
             self._slot_table.run_state is not RunState.SERVING or self._slot_table.exit_code is not None
         ):
-            answer = "it is leaving already: nothing is reloaded any more"
+            answer = "it is exiting already: it reloads nothing any more"
         if answer is None:
             return
         for command, problem in self._waiting:

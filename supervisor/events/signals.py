@@ -33,11 +33,11 @@ def objection(name: str, slot_table: SlotTable) -> str | None:
     if name == "drain":
         return None
     if slot_table.run_state is not RunState.SERVING or slot_table.exit_code is not None:
-        return "it is leaving already: nothing can be changed any more"
+        return "it is exiting already: nothing can be changed any more"
     if name == "add" and slot_table.wanted >= slot_table.limits.max_workers:
         return f"it has {slot_table.wanted} workers already, as many as max_workers allows"
     if name == "remove" and slot_table.wanted <= 0:
-        return "it has no worker left that could be taken away; to stop it, drain it"
+        return "it has no worker left to remove; to stop it, drain it"
     return None
 
 

@@ -112,7 +112,7 @@ class FleetReport:
                 raise CommandRejected('"tail" must be the id of a job')
             self._tails = {each: until for each, until in self._tails.items() if until > now}
             if job not in self._tails and len(self._tails) >= MOST_TAILS:
-                raise CommandRejected(f"{MOST_TAILS} jobs are being watched here at this moment: try again later")
+                raise CommandRejected(f"{MOST_TAILS} jobs are being watched here now: try again later")
             self._tails[job] = max(self._tails.get(job, now), now + span)
         self._watched_until = max(self._watched_until, now + span)
         self._asked.append(command.id)

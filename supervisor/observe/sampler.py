@@ -105,7 +105,7 @@ class Sampler:
             raise CommandRejected(f"job: {job!r} is not a job id")
         if len(self._requests) >= MOST_REQUESTS:
             raise CommandRejected(
-                f"{len(self._requests)} stacks and profiles are being taken here at this moment: try again later"
+                f"{len(self._requests)} stacks and profiles are being taken here now: try again later"
             )
         for slot, board, record in self._workers():
             if record.runs and (record.job == job or any(other.job == job for other in board.company(record))):

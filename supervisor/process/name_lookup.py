@@ -91,7 +91,7 @@ class NameLookups:
             try:
                 self._lookup = NameLookup(hosts)
             except OSError as problem:
-                self._db.lose(f"the system refuses a process to look up a host name: {problem.strerror}", now)
+                self._db.lose(f"cannot start a process that looks up a host name: {problem.strerror}", now)
                 return
             self._selector.register(self._lookup.fd, selectors.EVENT_READ)
         if self._lookup is not None:

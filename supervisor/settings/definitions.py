@@ -209,12 +209,15 @@ class Settings(
         if kept and kept + others > self.workers:
             rest = " leaves none for the other queues" if others else " is fewer"
             reserves = (
-                f"queues = {','.join(self.queues)} (from {self.source('queues')}) keeps {kept} workers for "
-                "queues of their own"
+                f"queues = {','.join(self.queues)} (from {self.source('queues')}) reserves {kept} workers for single "
+                "queues"
             )
             return (
                 *twice,
-                f"{reserves}, workers = {self.workers} (from {self.source('workers')}){rest}: start more or keep fewer",
+                (
+                    f"{reserves}, workers = {self.workers} (from {self.source('workers')}){rest}: "
+                    "start more or reserve fewer"
+                ),
             )
         return twice + tuple(
             f"{low} = {getattr(self, low):g} (from {self.source(low)}) is more than "

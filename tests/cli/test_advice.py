@@ -179,7 +179,7 @@ def test_invalid_command_in_a_text_is_found(text: str):
     [
         "Run `jobherd resume --all`.",
         "`jobherd job` shows it; see jobherd doctor.",
-        "jobherd purge removes what lies there",
+        "jobherd purge deletes those jobs",
         "  jobherd jobs --state failed --json | jq '.[].id' | jobherd retry -",
         "  jobherd wait $(jobherd enqueue mail:receipt '{\"order_id\": 7}') --timeout 1m",
         "`jobherd fleet drain|reload|add|remove ID`",

@@ -113,7 +113,7 @@ def test_bench_drops_the_schema_of_a_killed_run_but_not_of_a_running_one(empty_d
         living.execute(sql.load("bench/lock_scratch"), {"name": used})
         answer = jobherd("bench", *SMALL, dsn=empty_database)
     assert answer.code == 0, answer
-    assert answer.err == f"jobherd: dropped the schema {left}, which a measurement that was killed had left\n"
+    assert answer.err == f"jobherd: dropped the schema {left}, which a killed benchmark had left\n"
     assert scratches(empty_database) == [used]
 
 

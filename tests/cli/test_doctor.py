@@ -110,7 +110,7 @@ def test_rejected_listen_is_found_and_the_other_checks_run(database):
     with Network(database) as network:
         network.refuse("*", "LISTEN")
         found = findings(network.dsn, 1)
-    words = "LISTEN is refused, and jobs wait for the poll: refused by the network"
+    words = "the server rejects LISTEN, and jobs wait for the poll: refused by the network"
     assert found.pop(words)["remedy"] == "give the server's own address in --listen-dsn"
     assert set(found) == {"no supervisor holds a lease: nothing runs"}
 
@@ -223,7 +223,7 @@ def test_tables_of_the_forge_are_known_and_a_missing_index_of_them_is_found(data
 
 def test_object_that_a_user_has_added_is_only_noted(database):
     send(database, "CREATE INDEX mine ON jobherd.history (kind)")
-    assert findings(database, 0)["the index mine of history is not of Jobherd's making"]["weight"] == "note"
+    assert findings(database, 0)["the index mine of history was not created by Jobherd"]["weight"] == "note"
 
 
 def test_webhook_triggers_are_known_and_the_printed_sql_enables_a_disabled_one(database):
@@ -275,7 +275,7 @@ def test_stuck_flows_are_found(database):
         database, "INSERT INTO jobherd.ends (flow, job, state, at) VALUES (0, 7, 'completed', now() - interval '5 min')"
     )
     assert (
-        "a job of a flow ended 5 min ago, and no maintenance process has passed that on, and 1 job waits for other jobs"
+        "a job of a flow ended 5 min ago, and no maintenance process has released the jobs that wait for it, and 1 job waits for other jobs"
         in in_minutes(findings(database, 1))
     )
     send(database, "DELETE FROM jobherd.ends")

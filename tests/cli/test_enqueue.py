@@ -212,7 +212,7 @@ def test_number_of_a_rejected_line_counts_from_1_and_includes_empty_lines(databa
     answer = jobherd("enqueue", "a:b", "-", dsn=database, stdin='{"a": 1}\n\n{"a": "\\u0000"}\n{}\n')
     assert (answer.code, answer.lines) == (2, ["1"])
     assert "line 3: payload at $.a holds a NUL" in answer.err
-    assert "; 1 job before it is enqueued, nothing from it on" in answer.err
+    assert "; 1 job before it is enqueued, that line and the later ones are not" in answer.err
 
 
 def test_invalid_option_for_many_jobs_is_not_reported_as_an_invalid_line(database):

@@ -143,7 +143,7 @@ def answering(dsn, answer, error):
         ("add", '{"workers": 3}', None, "starts one more worker; 3 workers are wanted now."),
         ("remove", '{"workers": 1}', None, "stops one worker; 1 worker is wanted now."),
         ("drain", '{"workers": 2, "running": 1}', None, "exits when its running jobs have ended."),
-        ("remove", None, "it has no worker left", "refuses: it has no worker left."),
+        ("remove", None, "it has no worker left", "rejects the fleet command: it has no worker left."),
         ("reload", '{"problem": "the settings do not load"}', None, "reloads its code, but the settings do not load"),
     ],
 )

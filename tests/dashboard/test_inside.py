@@ -88,7 +88,7 @@ def test_stack_is_requested_awaited_and_shown_with_escaped_texts(page: Page, run
             "job": job,
             "threads": [],
             "tasks": [task],
-            "silent": "process 4711 does not say where it is: it is stopped",
+            "silent": "process 4711 does not report its stack: it is stopped",
         },
     )
     assert "it is stopped" in page.get(place).text

@@ -67,7 +67,7 @@ def test_page_on_another_host_shows_the_output_of_a_running_job(herd):
     until = time.monotonic() + LIMIT
     with Page(application(herd.dsn)) as page:  # has no status boards, like a dashboard on another host
         first = page.get(f"/jobs/{job}").text
-        assert "The job runs on another host, and its supervisor is asked for the output" in first
+        assert "The job runs on another host, and the dashboard has requested its output" in first
         while "encoding far" not in page.get(f"/jobs/{job}").text:
             assert time.monotonic() < until, "the supervisor has not published the output"
     arrival.open()

@@ -139,7 +139,7 @@ def test_confirmation_shows_a_minimum_if_more_jobs_match_than_are_counted(page, 
     [
         ({"action": "dance", "all": "1"}, "Choose what is to be done"),
         ({"all": "1"}, "Choose what is to be done"),
-        ({"action": "cancel", "all": "1", "state": "failed"}, "the filter wants none of these"),
+        ({"action": "cancel", "all": "1", "state": "failed"}, "the filter has none of these states"),
         ({"action": "cancel", "all": "1", "since": "soon"}, "since is not a time"),
     ],
 )

@@ -155,7 +155,7 @@ def test_outage_shows_a_banner_and_updates_continue_after_a_restart(browser, sit
                 wait_beyond(tab, 0)
                 own.stop("immediate")
                 trouble = tab.locator("#trouble")
-                trouble.get_by_text("does not answer since").wait_for()
+                trouble.get_by_text("has not answered since").wait_for()
                 own.start()
                 trouble.wait_for(state="hidden")
                 wait_beyond(tab, number(tab))

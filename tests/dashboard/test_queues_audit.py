@@ -150,7 +150,7 @@ def noted(dsn):
         ({"scope": "queue", "name": "crm", "do": "uneach_rate"}, "has no rate limit of each partition any more", None),
         ({"scope": "kind", "name": "a:b", "do": "fair"}, "Only a queue has partitions", None),
         ({"scope": "queue", "name": "mail", "do": "pause", "for": "soon"}, "the time", None),
-        ({"scope": "queue", "name": "", "do": "pause"}, "Say which queue.", None),
+        ({"scope": "queue", "name": "", "do": "pause"}, "Choose a queue.", None),
         ({"scope": "queue", "name": "Mail!", "do": "pause"}, "is not a queue name", None),
         ({"scope": "planet", "name": "mars", "do": "pause"}, "Choose a queue, a kind or everything", None),
         ({"scope": "queue", "name": "mail", "do": "dance"}, "Choose an action", None),

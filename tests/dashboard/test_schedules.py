@@ -72,7 +72,7 @@ def test_list_shows_the_timing_in_words_the_zone_and_the_next_instant(page, data
         ({"decided": "ran", "job": 4, "missed": 2, "noted": "0 s", "ago": "5 min"}, ["not kept", 'href="/jobs/4"', "5 min late, stands for 3 instants"]),
         ({"decided": "manual", "job": 4}, ["a user asked for it"]),
         ({"decided": "held", "because": 3}, ["waiting", 'until <a href="/jobs/3">job 3</a> has finished']),
-        ({"decided": "missed", "missed": 4, "since": "1 h"}, ["missed", "no maintenance process was there for 5 instants since <time"]),
+        ({"decided": "missed", "missed": 4, "since": "1 h"}, ["missed", "no maintenance process ran for 5 instants since <time"]),
         ({"decided": "overlapped", "because": 3}, ["overlapped", "job 3</a> had not finished"]),
         ({"decided": "merged", "because": 3}, ["merged", "into another instant"]),
         ({"decided": "paused"}, ["the schedule was paused for 1 instant"]),
@@ -209,7 +209,7 @@ def test_backfill_form_reads_its_start_as_utc(page, database):
     [(start,)] = send(database, "SELECT date_trunc('minute', now() - interval '1 day')")
     given = start.astimezone(UTC).strftime("%Y-%m-%dT%H:%M")
     said = page.act("/schedules/action", follow=True, name="feed", do="backfill", parallel="4", **{"from": given}).text
-    assert "runs again what has no job, at most 4 at a time" in said
+    assert "runs its instants that have no job, at most 4 at a time" in said
     assert send(
         database, "SELECT (backfill ->> 'from')::timestamptz, (backfill ->> 'parallel')::int FROM jobherd.schedules"
     ) == [(start, 4)]
@@ -294,7 +294,7 @@ def test_payload_edit_keeps_redacted_values(page, database):
         ('{"n": }', "This is not JSON: Expecting value, in line 1, column 7."),
         ("[1]", "the payload must be a dict"),
         ('{"day": "{today}"}', "'{today}' is not a template"),
-        ('{"n": "«redacted»"}', "stands for nothing that was hidden there"),
+        ('{"n": "«redacted»"}', "does not replace a hidden value"),
         ('{"n": NaN}', "the payload"),
         ('{"n": "' + "x" * 100_000 + '"}', "store the data elsewhere"),
     ],

@@ -380,9 +380,9 @@ def test_webhooks_are_rejected_and_have_no_trigger_until_they_are_enabled(databa
     with Queue(database) as queue:
         triggers = "SELECT tgname FROM pg_trigger WHERE tgrelid = 'jobherd.history'::regclass ORDER BY tgname"
         assert queue.run(triggers) == [("forget_steps",), ("note_end",), ("stop_children",)]
-        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not switched on"):
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not enabled"):
             put(queue)
-        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not switched on"):
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="webhooks are not enabled"):
             queue.enqueue("a:b", webhook="https://example.com/done")
         assert queue.run("SELECT jobherd.enable_webhooks(), jobherd.enable_webhooks()") == [(True, False)]
         assert queue.run(

@@ -35,7 +35,7 @@ def test_user_conditions_get_separate_names_and_their_number_is_limited(monkeypa
 
 
 def test_condition_with_a_missing_parameter_is_rejected_by_name():
-    with pytest.raises(ValueError, match=r"asks for %\(kind\)s, which is not among its parameters"):
+    with pytest.raises(ValueError, match=r"uses %\(kind\)s, which is not among its parameters"):
         sql.own_condition("kind = %(kind)s", "own_0_", {"kinds"})
 
 

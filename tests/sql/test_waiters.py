@@ -340,7 +340,7 @@ def test_missing_job_without_a_notification_raises_lookup_error(monkeypatch, dea
     vigil.found(vigil.due(), {7: {"id": 7, "state": "running"}})
     if deaf:
         # a session that does not listen need not wait for a notification
-        with pytest.raises(LookupError, match="job 7 is gone, and nothing is kept of it"):
+        with pytest.raises(LookupError, match="job 7 is gone, and its kind keeps no record"):
             vigil.found([7], {})
         return
     vigil.found([7], {})
@@ -400,7 +400,7 @@ def test_wait_times_out_on_a_connection_that_stops_answering(queue, looks_often,
 
     with (
         Network(queue.dsn) as network,
-        pytest.raises(TimeoutError, match=f"nothing is known of job {number}: the database does not answer"),
+        pytest.raises(TimeoutError, match=f"the state of job {number} is not known: the database does not answer"),
     ):
         if coroutine:
             asyncio.run(wait())
@@ -425,7 +425,9 @@ def test_wait_times_out_while_a_session_is_opened(queue, monkeypatch, silent, co
             async with AsyncClient() as client:
                 await client.wait(number, timeout="0.1s")
 
-        known = f"nothing is known of job {number}" if silent == "the database" else f"job {number} is still ready"
+        known = (
+            f"the state of job {number} is not known" if silent == "the database" else f"job {number} is still ready"
+        )
         with pytest.raises(TimeoutError, match=known):
             if coroutine:
                 asyncio.run(wait())

@@ -34,7 +34,7 @@ probes: [Monitor](../how-to/operate/monitor.md#health-and-metrics).
 """
 HEALTH: Final = {
     "/livez": "JSON: whether the supervisor's loop runs",
-    "/readyz": "JSON: whether the supervisor takes work",
+    "/readyz": "JSON: whether the supervisor can claim jobs",
     "/startupz": "JSON: whether a worker of this run has been ready once",
     "/metrics": "the [metrics](metrics.md), as Prometheus text or OpenMetrics",
     "/": "text: the list of these paths. Only if the dashboard is off",

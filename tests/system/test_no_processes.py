@@ -98,7 +98,7 @@ def test_host_name_lookup_that_cannot_fork_is_retried_while_the_workers_continue
         confine(limit, fleet)
         mark = len(fleet.log)
         network.cut("jobherd:supervisor:*")
-        words = "the system refuses a process to look up a host name: Resource temporarily unavailable"
+        words = "cannot start a process that looks up a host name: Resource temporarily unavailable"
         fleet.wait_log(words, after=mark)
         refused = limit.refused()
         stage.wait(lambda: limit.refused() > refused + 3, "further attempts to start the process")

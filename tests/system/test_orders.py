@@ -73,7 +73,7 @@ def test_supervisor_executes_fleet_commands_and_reports_its_state(stage: Stage, 
         "supervisor 999: is not there: it has exited, or its lease has expired",
     ]
     assert order("drain") == ({"workers": 1, "running": 1}, None), "a second drain does not speed up the first"
-    assert order("add")[1] == "it is leaving already: nothing can be changed any more"
+    assert order("add")[1] == "it is exiting already: nothing can be changed any more"
     arrival.open("well")
     assert fleet.wait_exit() == 0
     assert (stage.state(job), stage.job(job)["result"]) == ("completed", "well")

@@ -115,7 +115,7 @@ def test_clients_and_commands_do_not_listen_on_a_shared_backend(
                     *(("--listen-dsn", pooler.dsn) if listens else ()),
                     dsn=database if listens else pooler.dsn,
                 )
-                assert "a pooler stands between" in " ".join(done.out.split()), done
+                assert "a pooler is between" in " ".join(done.out.split()), done
         with psycopg.connect(pooler.dsn, autocommit=True) as shared:
             assert shared.execute("SELECT count(*) FROM pg_listening_channels()").fetchone() == (0,)
             assert shared.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (0,)

@@ -66,7 +66,8 @@ def action(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
             done = await endpoint(request, form)
         except Away:
             done = Done(
-                "The database does not answer. It is unknown whether the action was done: check when it is back.",
+                "The database does not answer. It is unknown whether the action was done: check once the database "
+                "answers.",
                 well=False,
             )
         except psycopg.Error as problem:

@@ -143,7 +143,9 @@ class Runner:
                 except psycopg.Error as problem:
                     # No traceback: it would quote the job.
                     log.error(
-                        "bulk %d: the database rejected a statement (%s); its row says why", bulk, error_name(problem)
+                        "bulk %d: the database rejected a statement (%s); its row has the error",
+                        bulk,
+                        error_name(problem),
                     )
                     if await self._broken(bulk, sentence_of(problem)):
                         return
@@ -192,7 +194,7 @@ class Runner:
             hidden=await paths_of(self._database),
         )
         if not found.rows and found.onward == row["reached"]:
-            raise errors.QueryCanceled("not even the next of its jobs could be looked for in time")
+            raise errors.QueryCanceled("the query for its next jobs took too long")
         return [job["id"] for job in found.rows], found.onward or 0
 
 
@@ -263,7 +265,7 @@ async def stop(request: Request, _form: Form) -> Done:
     stopped = await database(request).act("dashboard/stop_bulk", {"id": bulk, "actor": viewer_of(request).actor})
     runner_of(request).take(bulk)  # if no process works on it, nothing would store its end
     to = f"{root_of(request)}{request.app.url_path_for('bulk', id=bulk)}"
-    return Done("It stops after the jobs it is at.", to) if stopped else Done("It had ended already.", to, well=False)
+    return Done("It stops after its current jobs.", to) if stopped else Done("It had ended already.", to, well=False)
 
 
 routes = (

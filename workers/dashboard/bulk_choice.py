@@ -59,7 +59,7 @@ BULK_ACTIONS: Final = {
         "will run again now: waiting jobs at once, finished jobs from the start",
     ),
     "cancel": BulkAction(
-        "Cancel", LIVE, "will be cancelled: waiting jobs at once; running jobs are asked to stop", danger=True
+        "Cancel", LIVE, "will be cancelled: waiting jobs at once; running jobs are interrupted", danger=True
     ),
     "delete": BulkAction("Delete", OVER, "will be deleted permanently, with their attempts and logs", danger=True),
     "reprioritize": BulkAction(
@@ -114,7 +114,7 @@ async def _choose(at: Database, given: Form) -> Choice:
         if among is None:
             raise Refused(
                 HTTPStatus.BAD_REQUEST,
-                f"“{chosen.word}” applies to jobs that are {' or '.join(states)}: the filter wants none of these.",
+                f"“{chosen.word}” applies to jobs that are {' or '.join(states)}: the filter has none of these states.",
             )
         if among.is_relative:
             among = among.fixed((await at.rows("observe/show_time"))[0]["now"])

@@ -117,7 +117,7 @@ async def order(request: Request, form: Form) -> Done:
             well=False,
         )
     if row["error"]:
-        return Done(f"Supervisor {number} refuses: {row['error']}.", well=False)
+        return Done(f"Supervisor {number} rejects the fleet command: {row['error']}.", well=False)
     answer = document(row["answer"])
     if problem := text(answer.get("problem")):
         return Done(f"Supervisor {number} reloads its code, but {problem}", well=False)

@@ -48,7 +48,7 @@ _ANSWERS: Final = {
     ("retry", "blocked"): ("Job {id} waits for other jobs, and starts when they have ended.", False),
     ("retry", "conflict"): ("Job {id} does not run again: another live job holds its key.", False),
     ("cancel", "cancelled"): ("Job {id} is cancelled.", True),
-    ("cancel", "cancelling"): ("Job {id} runs and has been told to end.", True),
+    ("cancel", "cancelling"): ("Job {id} runs and is being interrupted.", True),
     ("delete", "deleted"): ("Job {id} is deleted.", True),
 }
 """The message for each answer of the database to an action, and whether the action was done."""
@@ -120,12 +120,12 @@ async def act(request: Request, form: Form) -> Done:
     """Retry, cancel or delete the job."""
     number, what = number_of(request), form.get("do", "")
     if what not in {"retry", "cancel", "delete"}:
-        raise Refused(HTTPStatus.BAD_REQUEST, "A job can be told to retry, to cancel and to delete.")
+        raise Refused(HTTPStatus.BAD_REQUEST, "Choose an action: retry, cancel or delete.")
     given = {"id": number, "actor": viewer_of(request).actor, "reason": form.get("reason", "")}
     answer = (await database(request).act(f"control/{what}_job", given))[0]["answer"]
     if answer is None:
         return Done(f"Job {number} does not exist any more.", path_of(request, "jobs"), well=False)
-    sentence, well = _ANSWERS.get((what, answer), (f"Job {{id}} was left as it is: it is {answer}.", False))
+    sentence, well = _ANSWERS.get((what, answer), (f"Job {{id}} was not changed: it is {answer}.", False))
     to = path_of(request, "jobs") if answer == "deleted" else path_of(request, "job", id=number)
     return Done(sentence.format(id=number), to, well=well)
 

@@ -53,7 +53,7 @@ async def ask(request: Request, form: Form) -> Done:
     """Ask the job's supervisor for its stack or a profile, and redirect to the answer's page."""
     job, name = request.path_params["id"], str(form.get("do", ""))
     if name not in {"stack", "profile"}:
-        raise Refused(HTTPStatus.BAD_REQUEST, "A running job can be asked for its stack and for a profile.")
+        raise Refused(HTTPStatus.BAD_REQUEST, "Choose an action: stack or profile.")
     seconds = str(form.get("seconds", SECONDS))
     if not (seconds.isascii() and seconds.isdecimal() and len(seconds) < 4 and 1 <= int(seconds) <= LONGEST):
         raise Refused(HTTPStatus.BAD_REQUEST, f"A profile takes 1 to {LONGEST} seconds, a whole number.")
@@ -86,7 +86,7 @@ async def ask(request: Request, form: Form) -> Done:
         )
     )[0]["id"]
     said = (
-        f"Job {job} was asked where it is."
+        f"The stack of job {job} is requested."
         if name == "stack"
         else f"Job {job} is profiled for {seconds} s, {RATE} times a second."
     )

@@ -102,7 +102,7 @@ async def change(request: Request, form: Form) -> Done:
     if scope not in SCOPES:
         return Done("Choose a queue, a kind or everything.", well=False)
     if scope != "all" and not name:
-        return Done(f"Say which {scope}.", well=False)
+        return Done(f"Choose a {scope}.", well=False)
     gate = {
         "queue": "*" if scope == "all" else name if scope == "queue" else None,
         "kind": name if scope == "kind" else None,

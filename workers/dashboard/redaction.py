@@ -118,7 +118,7 @@ class Redactions:
 def _restore(value: Any, original: Any, shown: Any, path: str) -> Any:
     if value == HIDDEN:
         if shown != HIDDEN:
-            message = f"{HIDDEN} at {path} stands for nothing that was hidden there: write the value itself"
+            message = f"{HIDDEN} at {path} does not replace a hidden value: write the value itself"
             raise ValueError(message)
         return original
     match value:

@@ -159,7 +159,7 @@ async def _backfill(db: Database, given: dict[str, Any], form: Form) -> Done:
     except ValueError:
         return Done("A time must be written like 2030-01-31T08:00.", well=False)
     await db.act("schedule/backfill_schedule", {**given, **times, "parallel": int(parallel)})
-    return Done(f"Schedule {given['name']} runs again what has no job, at most {parallel} at a time.")
+    return Done(f"Schedule {given['name']} runs its instants that have no job, at most {parallel} at a time.")
 
 
 def _utc(text: str) -> datetime:

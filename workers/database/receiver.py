@@ -97,7 +97,7 @@ class Receiver:
         while not ready.poll(self.patience * 500):
             unsent = _unsent(self._pgconn.socket)
             if unsent == before:  # A slow connection on which data still moves is not lost.
-                message = f"no word from the server for {self.patience:g} s"
+                message = f"no message from the server for {self.patience:g} s"
                 raise Silence(message)
             before = unsent
 

@@ -101,7 +101,7 @@ def top_up(state: State, stream: int, accepts: Filter, *, lease: float) -> None:
 
 def _take_back(state: State, stream: Stream, number: int, count: int, now: float) -> list[Action]:
     if count:
-        return state.end_stream(stream, Status.INVALID_ARGUMENT, f"Ready {number} came twice", now)
+        return state.end_stream(stream, Status.INVALID_ARGUMENT, f"Ready {number} was sent twice", now)
     ready = stream.readys.get(number)
     if ready is None:
         return []  # its TaskBatch has crossed this message

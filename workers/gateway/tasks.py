@@ -42,7 +42,7 @@ def on_results(state: State, stream: int, number: int, refs: Sequence[TaskRef], 
         return []
     found, session = spoken
     if number <= found.last_results:
-        return state.end_stream(found, Status.INVALID_ARGUMENT, f"ResultBatch {number} came twice", now)
+        return state.end_stream(found, Status.INVALID_ARGUMENT, f"ResultBatch {number} was sent twice", now)
     found.last_results = number
     found.results[number] = not refs
     for ref in refs:

@@ -95,7 +95,7 @@ def _running(job: Mapping[str, Any], clock: Callable[[datetime], str]) -> tuple[
         now.append(
             "cancellation was requested and it has not ended yet: "
             + (
-                "the gateway has asked its worker to stop it"
+                "the gateway has requested the stop from its worker"
                 if remote
                 else "Jobherd interrupts the job, then terminates its process, then kills it"
             )

@@ -174,7 +174,7 @@ def least_of(one: Finished) -> Finished:
         least = Outcome(
             "failed",
             code=WORKER_SERIALIZATION_ERROR,
-            error="the handler finished, but its result could not be stored",
+            error="the handler has finished, but its result could not be stored",
         )
     elif outcome.failed:
         least = Outcome(

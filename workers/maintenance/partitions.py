@@ -116,7 +116,7 @@ class Partitions:
             again = _SOON if brief else _AGAIN
             self.due_at = now + again
             level = logging.INFO if brief else logging.WARNING
-            _log.log(level, "partitions are not kept yet, trying again in %g s: %s", again, type(problem).__name__)
+            _log.log(level, "partitions cannot be checked yet, trying again in %g s: %s", again, type(problem).__name__)
             return False
         self._made += made
         if made >= _FEW:

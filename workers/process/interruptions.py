@@ -21,5 +21,5 @@ def interruption_for(reason: Reason) -> JobInterrupted:
     if reason is Reason.CANCEL:
         return JobCancelled("the job was cancelled")
     if reason is Reason.DRAIN:
-        return JobDrained("the supervisor leaves and can wait no longer")
+        return JobDrained("the supervisor exits and cannot wait any longer")
     return JobLost("the claim is lost")

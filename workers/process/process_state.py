@@ -209,7 +209,7 @@ class ProcessState:
             return moved, ""
         changed = [number for number, one, was in zip(_NUMBERS, now, self._handlers, strict=True) if one is not was]
         if taken := _TRACED.intersection(changed):
-            return True, f"took the handler of {signal.Signals(min(taken)).name}"
+            return True, f"replaced the handler of {signal.Signals(min(taken)).name}"
         for number in changed:
             _signal.signal(number, self._handlers[_NUMBERS.index(number)])  # as in interrupt.py
         return True, ""

@@ -66,7 +66,8 @@ def judged(spawned: Spawned, row: Row) -> list[dict[str, Any]] | None:
         return None
     if state is None:
         message = (
-            f"what the child jobs of step {spawned.name!r} returned is deleted: it is kept for 30 days after their end"
+            f"the results of the child jobs of step {spawned.name!r} are deleted: they are kept for 30 days after "
+            "their end"
         )
         raise Poison(message, CODE)
     if results is None:

@@ -258,7 +258,7 @@ class Executor:
             return concluded
         if not kind.transactional and concluded is not OK:
             _log.warning(
-                "the job was completed by its transaction, and what came after it is not kept: %s",
+                "the job's transaction has completed it, so the later result or error of the handler is dropped: %s",
                 (None if kind.encrypts else concluded.error) or "it returned a value; set `result` of the transaction",
             )
         return OK

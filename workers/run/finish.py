@@ -64,6 +64,6 @@ def encrypt(outcome: Outcome, log: str | None, row: JobRow) -> tuple[Outcome, st
     try:
         ring()
     except KeyMissingError:
-        error = None if outcome.error is None else "what it says cannot be encrypted: no key is configured"
+        error = None if outcome.error is None else "its text cannot be encrypted: no key is configured"
         return replace(outcome, result=None, error=error, traceback=None), None
     return seal_outcome(outcome, row.kind, row.id), seal_log(log, row.kind, row.id)

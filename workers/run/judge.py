@@ -53,7 +53,7 @@ def judge(interrupts: Interrupts, ending: object, handler: AnyHandler, *, attemp
         interrupts.open = False
     except BaseException:
         interrupts.open = False
-        error = f"what the handler returned or raised could not be judged within {JUDGING:g} s"
+        error = f"what the handler returned or raised could not be interpreted within {JUDGING:g} s"
         outcome = unjudged(ending, error, attempt=attempt, last=attempt >= most, interruption=interruption)
     interrupts.raised = interruption or interrupts.raised
     return outcome

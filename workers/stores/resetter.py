@@ -157,7 +157,7 @@ class Resetter:
             level = logging.WARNING if is_retryable(problem) else logging.ERROR
             _log.log(
                 level,
-                "%s could not be looked after, trying again: %s",
+                "%s could not be checked, trying again: %s",
                 whose,
                 sanitize(problem, 300),
                 extra={"sqlstate": problem.sqlstate or ""},

@@ -201,7 +201,7 @@ class Tables:
                 return finished  # What cannot be undone within the transaction is undone with all of it.
             # Deferred constraints, or a handler that has ended the transaction by its own
             # statement.
-            error = f"what the handler has written could not be kept: {sanitize(problem, 1000)}"
+            error = f"what the handler has written could not be committed: {sanitize(problem, 1000)}"
             outcome = failure(table, taken, error)
             self._executor.recorder.job_log.correct(claimed, outcome, finished.ran or 0.0)
             return finished._replace(outcome=outcome)

@@ -61,9 +61,9 @@ def blocks_sigusr1(pid: int) -> bool:
 def describe_silence(pid: int) -> str:
     """Return why a process does not report its stack, as far as the kernel shows."""
     doing = next((thread["state"] for thread in describe_threads(pid)), "has ended")
-    unhandled = "" if handles_sigusr1(pid) else "has taken away what answers SIGUSR1, and "
+    unhandled = "" if handles_sigusr1(pid) else "has replaced the handler of SIGUSR1, and "
     blocked = "has blocked SIGUSR1, and " if blocks_sigusr1(pid) else ""
-    return f"process {pid} does not say where it is: it {unhandled}{blocked}{doing}"
+    return f"process {pid} does not report its stack: it {unhandled}{blocked}{doing}"
 
 
 def _is_in_set(pid: int, name: str, *, unknown: bool) -> bool:

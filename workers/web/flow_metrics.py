@@ -42,6 +42,6 @@ def flow_metrics(measurer: Measurer) -> Iterator[Metric]:
     yield GaugeMetricFamily("jobherd_blocked_jobs", "Jobs that wait for other jobs.", value=counts.blocked)
     yield GaugeMetricFamily(
         "jobherd_resolver_lag_seconds",
-        "Time since the oldest end of a job that is not passed on to the jobs behind it.",
+        "Time since the oldest end of a job that has not released the jobs that wait for it.",
         value=counts.lag,
     )

@@ -31,7 +31,7 @@ def gateway_metrics(boards: Sequence[StatusBoard], report: StatusReport) -> Iter
             "jobherd_gateway_messages", "Messages on streams of remote workers.", labels=["direction"]
         ),
         "results": CounterMetricFamily(
-            "jobherd_gateway_results", "Results of remote workers, by what became of them.", labels=["answer"]
+            "jobherd_gateway_results", "Results of remote workers, by the answer that they got.", labels=["answer"]
         ),
         "sessions": CounterMetricFamily(
             "jobherd_gateway_sessions",
@@ -39,15 +39,15 @@ def gateway_metrics(boards: Sequence[StatusBoard], report: StatusReport) -> Iter
             labels=["event"],
         ),
         "refused": CounterMetricFamily(
-            "jobherd_gateway_refused", "Calls, streams and Readys that were refused or ended.", labels=["why"]
+            "jobherd_gateway_refused", "Calls, streams and Readys that the gateway rejected or ended.", labels=["why"]
         ),
     }
     histograms = {
         "tasks_per_message": HistogramMetricFamily(
-            "jobherd_gateway_tasks_per_message", "Jobs in a message that brings jobs."
+            "jobherd_gateway_tasks_per_message", "Jobs in each message that contains jobs."
         ),
         "write_wait": HistogramMetricFamily(
-            "jobherd_gateway_write_wait_seconds", "Time until the network took a message to a remote worker."
+            "jobherd_gateway_write_wait_seconds", "Time until the network accepted a message to a remote worker."
         ),
     }
     for child in report.children:

@@ -25,10 +25,10 @@ LOOP_LATE: Final = 5.0
 INDEX: Final = """\
 jobherd
 
-/metrics   what was counted: Prometheus text, or OpenMetrics if asked for
-/livez     the supervisor's loop turns
-/readyz    the supervisor takes work
-/startupz  the supervisor has had a child ready
+/metrics   what was counted: Prometheus text, or OpenMetrics if requested
+/livez     the supervisor's loop runs
+/readyz    the supervisor can claim jobs
+/startupz  a child process has been ready
 
 {why_no_page}
 """

@@ -26,11 +26,11 @@ def queue_metrics(measurer: Measurer, served: Sequence[str], *, has_workers: boo
     jobs = GaugeMetricFamily("jobherd_queue_jobs", "Jobs in a queue, in the whole database.", labels=["queue", "state"])
     capped = GaugeMetricFamily(
         "jobherd_queue_jobs_capped",
-        "Whether counting stopped, so that there may be more.",
+        "Whether counting stopped early: the queue may have more jobs.",
         labels=["queue", "state"],
     )
     oldest = GaugeMetricFamily(
-        "jobherd_queue_oldest_seconds", "How long the oldest has waited, or run.", labels=["queue", "state"]
+        "jobherd_queue_oldest_seconds", "How long the oldest job has waited, or run.", labels=["queue", "state"]
     )
     paused = GaugeMetricFamily("jobherd_queue_paused", "Whether a queue is paused.", labels=["queue"])
     serves = GaugeMetricFamily(SERVED, "Whether workers of this supervisor serve a queue.", labels=["queue"])
@@ -59,13 +59,17 @@ def queue_metrics(measurer: Measurer, served: Sequence[str], *, has_workers: boo
         "jobherd_concurrency_limit", "How many jobs of a queue or kind may run at a time.", labels=["scope", "name"]
     )
     taken = GaugeMetricFamily(
-        "jobherd_concurrency_running", "How many of them run, over all hosts.", labels=["scope", "name"]
+        "jobherd_concurrency_running",
+        "Running jobs of a limited queue or kind, over all hosts.",
+        labels=["scope", "name"],
     )
     rate = GaugeMetricFamily(
         "jobherd_rate_limit", "How many jobs of a queue or kind may start in a second.", labels=["scope", "name"]
     )
     tokens = GaugeMetricFamily(
-        "jobherd_rate_tokens", "How many of them may start now, over all hosts.", labels=["scope", "name"]
+        "jobherd_rate_tokens",
+        "How many jobs of a rate-limited queue or kind may start now, over all hosts.",
+        labels=["scope", "name"],
     )
     for each in measurer.gates():
         gate.add_metric([each.scope, each.name], each.paused)

@@ -37,7 +37,9 @@ def schedule_metrics(measurer: Measurer) -> Iterator[Metric]:
         labels=["schedule"],
     )
     ticks = CounterMetricFamily(
-        "jobherd_schedule_ticks", "Instants of schedules, by what became of them.", labels=["schedule", "decided"]
+        "jobherd_schedule_ticks",
+        "Instants of schedules, by what was decided about them.",
+        labels=["schedule", "decided"],
     )
     for state, number in counts.states.items():
         schedules.add_metric([state], number)

@@ -32,7 +32,7 @@ class SupervisorMetrics:
         """Yield the families."""
         deaths = CounterMetricFamily(
             "jobherd_child_deaths",
-            "Child processes that ended, by cause; `requested` is an exit that the supervisor asked for.",
+            "Child processes that ended, by cause; `requested` is an exit that the supervisor requested.",
             labels=["cause"],
         )
         shown: dict[str, int] = {}

@@ -120,4 +120,4 @@ def _drop_left_behind(at: Session) -> None:
     for row in at.rows("bench/list_scratches"):
         if row["name"] != at.schema and at.row("bench/lock_scratch", {"name": row["name"]})["locked"]:
             _drop(Session(at.connection, row["name"]))
-            console.complain(f"dropped the schema {row['name']}, which a measurement that was killed had left")
+            console.complain(f"dropped the schema {row['name']}, which a killed benchmark had left")

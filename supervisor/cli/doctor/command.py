@@ -227,7 +227,10 @@ def _listen(at: Session) -> Iterator[Finding]:
         if at.connection.broken:
             raise
         yield Finding(
-            "wrong", "listen", f"LISTEN is refused, and jobs wait for the poll: {str(problem).splitlines()[0]}", remedy
+            "wrong",
+            "listen",
+            f"the server rejects LISTEN, and jobs wait for the poll: {str(problem).splitlines()[0]}",
+            remedy,
         )
         return
     try:
@@ -242,7 +245,8 @@ def _listen(at: Session) -> Iterator[Finding]:
         yield Finding(
             "wrong",
             "listen",
-            f"a notification to ourselves did not arrive within {_ARRIVES_IN:g} s: jobs wait for the poll",
+            f"a notification from this session to itself did not arrive within {_ARRIVES_IN:g} s: jobs wait for the "
+            "poll",
             remedy,
         )
 

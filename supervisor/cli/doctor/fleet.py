@@ -34,10 +34,12 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
             "fleet",
             f"{count(row['expired'], 'supervisor has', 'supervisors have')} an expired lease: other supervisors "
             "reclaim the jobs",
-            "nothing, unless it stays so",
+            "nothing, unless the lease stays expired",
         )
     if len(row["versions"] or ()) > 1:
-        yield Finding("note", "fleet", f"versions {', '.join(row['versions'])} run side by side", "finish the upgrade")
+        yield Finding(
+            "note", "fleet", f"versions {', '.join(row['versions'])} run at the same time", "finish the upgrade"
+        )
     for queue in unserved:
         if queue["idle"]:
             yield Finding(
@@ -54,7 +56,7 @@ def fleet(row: Row, unserved: Iterable[Row], unhandled: Iterable[Row]) -> Iterat
             yield Finding(
                 "note",
                 "queues",
-                f"nothing of queue {queue['queue']} runs: job {queue['id']} ({queue['kind']}) is due for "
+                f"no job of queue {queue['queue']} runs: job {queue['id']} ({queue['kind']}) is due for "
                 f"{duration(queue['waited'])}; all workers are busy",
                 "add workers (kill -TTIN the supervisor), or let some serve this queue first",
             )
@@ -79,7 +81,7 @@ def keys(lacking: Iterable[Row]) -> Iterator[Finding]:
                 "keys",
                 f"job {one['job']}{_more(one)} for a key that the worker which claimed it did not have",
                 "give the supervisors JOBHERD_KEYS or JOBHERD_KEYS_FILE with the key that its producer has: jobherd "
-                "job says what was missing",
+                "job shows what was missing",
             )
 
 

@@ -24,8 +24,8 @@ def flows(row: Row) -> Iterator[Finding]:
         yield Finding(
             "wrong",
             "flows",
-            f"a job of a flow ended {show_span(row['lag'])} ago, and no maintenance process has passed that on"
-            + waiting,
+            f"a job of a flow ended {show_span(row['lag'])} ago, and no maintenance process has released the jobs "
+            "that wait for it" + waiting,
             "jobherd fleet shows the supervisors, each of which has one; a user's transaction that locks blocked jobs "
             "is listed above",
         )

@@ -44,7 +44,7 @@ def schedules(rows: Iterable[Row]) -> Iterator[Finding]:
                 "schedules",
                 f"schedule {name} was due {show_span(row['late'])} ago, and no maintenance process has "
                 "enqueued its job",
-                "jobherd fleet shows the supervisors; the log of one says which time zone its host does not know",
+                "jobherd fleet shows the supervisors; the log of one names a time zone that its host does not have",
             )
         elif not row["declared"]:
             yield Finding(

@@ -62,7 +62,7 @@ def indexes(rows: Sequence[Row]) -> Iterator[Finding]:
         yield Finding(
             "wrong",
             "indexes",
-            f"the index {row['name']} of {row['of']} was never built to the end: it costs writes and serves no read",
+            f"the index {row['name']} of {row['of']} was never finished: it slows down writes and serves no query",
             f"REINDEX INDEX CONCURRENTLY {row['called']}",
         )
 
@@ -75,8 +75,8 @@ def schema(differences: Sequence[Difference]) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "schema",
-                f"the {name} is not of Jobherd's making",
-                "nothing to do if it is meant; an index costs every job",
+                f"the {name} was not created by Jobherd",
+                "nothing, if you created it on purpose; an index slows down every job",
             )
         elif one.found is None:
             yield Finding("wrong", "schema", f"the {name} is missing", one.remedy)
@@ -94,7 +94,8 @@ def partitions(*, stray: bool) -> Iterator[Finding]:
         yield Finding(
             "note",
             "partitions",
-            "there is history that no partition was made for in time, so it is not dropped by the day",
-            "keep a supervisor running: its maintenance process creates partitions ahead; jobherd purge removes what "
-            "lies there",
+            "some history is in a default partition, because none was created for its day in time, so it is not "
+            "dropped by the day",
+            "keep a supervisor running: its maintenance process creates partitions ahead; jobherd purge deletes "
+            "those jobs",
         )

@@ -55,7 +55,7 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
     for name in ("autovacuum", "track_counts"):
         if is_[name] != "on":
             yield wrong(
-                f"{name} is off: dead rows pile up before the live ones, and every claim steps over them",
+                f"{name} is off: dead rows pile up before the live ones, and every claim scans them",
                 f"ALTER SYSTEM SET {name} = on",
             )
     if is_["default_transaction_isolation"] != "read committed":
@@ -77,7 +77,7 @@ def settings(rows: Iterable[Row]) -> Iterator[Finding]:
         )
     if is_["row_security"] != "on":
         yield wrong(
-            "row_security is off for this role: once there are tenants, PostgreSQL refuses jobs that are enqueued on "
+            "row_security is off for this role: once there are tenants, PostgreSQL rejects jobs that are enqueued on "
             "a connection of your own",
             "ALTER ROLE ... RESET row_security for the role that jobs use",
             "note",
@@ -142,7 +142,7 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
             "clocks",
             f"the database's clock is {duration(abs(seen))} {ahead} this host's: leases are counted by the database's "
             "and are safe, "
-            "but times given by producers on this host are off by so much",
+            "but times given by producers on this host are off by that",
             "let both follow NTP",
         )
     else:
@@ -161,7 +161,7 @@ def server(row: Row, *, seen: float, limit: int) -> Iterator[Finding]:
         yield Finding(
             "note",
             "privileges",
-            "this role does not see what other roles' sessions do: old transactions of theirs may be missing here",
+            "this role does not see what other roles' sessions do: their old transactions may be missing here",
             "GRANT pg_read_all_stats to it, or run this as a superuser",
         )
 
@@ -203,15 +203,14 @@ def pooler(*, reported: int, real: int, listens: bool = False) -> Iterator[Findi
         yield Finding(
             "note",
             "pooler",
-            "a pooler stands between this host and --listen-dsn: in session mode all is well, in transaction mode "
-            "notifications get lost",
+            "a pooler is between this host and --listen-dsn: session mode works, transaction mode loses notifications",
             "give the server's own address in --listen-dsn, unless that pooler is in session mode",
         )
     elif reported != real:
         yield Finding(
             "wrong",
             "pooler",
-            "a pooler stands between this host and the server: nothing is listened to through it, and jobs wait for "
+            "a pooler is between this host and the server: supervisors do not LISTEN through it, and jobs wait for "
             "the poll",
             "give the server's own address in --listen-dsn, or in --dsn; or this one in --listen-dsn, if the pooler "
             "is in session mode",

@@ -55,7 +55,7 @@ def _holder(row: Row) -> Finding | None:
         case "transaction" if seconds > OLD:
             text = (
                 f"a transaction of {row['name']} (pid {handle}, {row['state']}) is open for {duration(seconds)}: "
-                "vacuum removes nothing that died since"
+                "vacuum removes no row that was deleted since"
             )
             return Finding(
                 "wrong" if seconds > ANCIENT else "note",
@@ -65,8 +65,9 @@ def _holder(row: Row) -> Finding | None:
             )
         case "prepared" if seconds > OLD:
             text = (
-                f"a prepared transaction of {row['name']} stands for {duration(seconds)}: it holds its locks and "
-                "vacuum back, over restarts too"
+                f"a prepared transaction of {row['name']} has been open for {duration(seconds)}: it keeps its locks "
+                "and "
+                "holds vacuum back, also after a restart"
             )
             return Finding(
                 "wrong" if seconds > ANCIENT else "note",
@@ -79,7 +80,7 @@ def _holder(row: Row) -> Finding | None:
             use = "in use" if row["active"] else "which has no active reader,"
             text = f"the replication slot {row['name']}, {use} holds back {row['age'] or 0:,} transactions{kept}"
             return Finding(
-                "wrong", "vacuum", text, f"bring its reader back, or SELECT pg_drop_replication_slot({quoted(handle)})"
+                "wrong", "vacuum", text, f"reconnect its reader, or SELECT pg_drop_replication_slot({quoted(handle)})"
             )
         case "standby" if (row["age"] or 0) > SLOT_AGE:
             text = f"a query on the standby {row['name']} holds back {row['age']:,} transactions by its feedback"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="print one frame and leave")
+    parser.add_argument("--once", action="store_true", help="print one frame and exit")
 
 
 def _top(arguments: argparse.Namespace) -> int:

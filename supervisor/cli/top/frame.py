@@ -163,7 +163,10 @@ def _help() -> list[Text]:
         line = Text(f"  {set_cell_size(keys, 26)}", style="cyan")
         line.append(does, style="default")
         lines.append(line)
-    hints = ("Any key goes back.", "Bars are what handlers say with job.progress(); `jobherd why ID` explains a job.")
+    hints = (
+        "Any key goes back.",
+        "Bars show what handlers report with job.progress(); `jobherd why ID` explains a job.",
+    )
     return [*lines, Text(""), *(Text(text, style="dim") for text in hints)]
 
 

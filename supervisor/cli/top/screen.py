@@ -225,7 +225,9 @@ class Screen:
                 at.look = await at.watch.look(self._view.opened)
                 at.away = None
             except psycopg.Error as problem:
-                at.why = why_away(problem) if is_disconnected(problem) else f"it refuses: {why_away(problem)}"
+                at.why = (
+                    why_away(problem) if is_disconnected(problem) else f"the database rejects it: {why_away(problem)}"
+                )
                 at.away = at.away or (time.monotonic(), _clock())
             at.asked = None
             self._news.set()

@@ -23,7 +23,7 @@ HELP: Final = (
     ("tab, shift-tab, 1 to 4", "go to the next panel, to the one before, to that one"),
     ("up, down, j, k", "choose a row; page up and down, home, end go further"),
     ("enter", "open the chosen job; escape goes back"),
-    ("s, S", "sort by the next column; turn the order round"),
+    ("s, S", "sort by the next column; reverse the order"),
     ("/", "show only rows with these words; escape shows all"),
     ("p", "pause the queue of the chosen row, or resume it"),
     ("c", "cancel the chosen job, if it runs"),

@@ -87,21 +87,21 @@ class WorkSettings:
     )  # fmt: skip
     max_claim_batch: int = setting(
         0,
-        values.whole(1, 1000, zero="as `claim_size` says"),
+        values.whole(1, 1000, zero="the value of `claim_size`"),
         "The most jobs of one queue that a worker claims at a time. A claim never mixes queues.",
-        group="Work", metavar="N", says="0: as `claim_size` says",
+        group="Work", metavar="N", says="0: the value of `claim_size`",
     )  # fmt: skip
     max_claim_per_worker: int = setting(
         0,
-        values.whole(1, 1000, zero="as `claim_size` says"),
+        values.whole(1, 1000, zero="the value of `claim_size`"),
         "The most claimed jobs that a worker has at a time, including the one that runs.",
-        group="Work", metavar="N", says="0: as `claim_size` says",
+        group="Work", metavar="N", says="0: the value of `claim_size`",
     )  # fmt: skip
     coalesce_notifies: int = setting(
         1,
         values.whole(1, 1000),
-        "How many notifications that arrive together wake one worker. A notification tells that a queue has jobs, "
-        "not how many.",
+        "How many notifications that arrive together wake one worker. A notification names a queue that has jobs, "
+        "but not their number.",
         group="Work", metavar="N",
     )  # fmt: skip
     claim_size: int = setting(

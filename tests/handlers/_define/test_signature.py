@@ -225,7 +225,7 @@ def test_valid_value_is_converted_to_its_annotation(annotation, value, argument)
             list[Customer],
             [{"name": "", "address": {"street": "a"}}],
             "$.x[0]",
-            "makes no Customer: ValueError: a customer has a name",
+            "cannot become a Customer: ValueError: a customer has a name",
         ),
         (Customer, {"name": "a", "address": {"street": "a", "number": "1"}}, "$.x.address.number", "must be int"),
         (Options, {}, "$.x", "lacks the field 'width'"),

@@ -402,7 +402,7 @@ def test_wait_timeout_error_includes_the_cause_if_no_connection_succeeds(databas
     said = ""
     while "nowhere" not in said:  # the first attempt may take longer than the timeout
         assert time.monotonic() < until, said
-        with pytest.raises(TimeoutError, match="nothing is known of job 1: ") as problem:
+        with pytest.raises(TimeoutError, match="the state of job 1 is not known: ") as problem:
             asyncio.run(wait(client))
         said = str(problem.value)
     assert 'database "nowhere" does not exist' in said

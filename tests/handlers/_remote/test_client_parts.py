@@ -60,7 +60,7 @@ class Strange(Snooze):
         (Completed("x"), ("completed", m.Completed(result=b'"x"'))),
         (Raised(Completed("x")), ("completed", m.Completed(result=b'"x"'))),
         (Failed("no", code="MAIL"), failed("no", code="MAIL")),
-        (Failed(""), failed("the handler said that it failed")),
+        (Failed(""), failed("the handler returned a failure without a reason")),
         (Nack(), ("nack", m.Nack())),
         (Nack(0), ("nack", m.Nack(delay_seconds=0))),
         (Retry("1m", "busy"), ("nack", m.Nack(delay_seconds=60, reason="busy"))),
@@ -68,7 +68,7 @@ class Strange(Snooze):
         (Raised(Snooze("1h")), ("snooze", m.Snooze(delay_seconds=3600))),
         (Abandon(), ("abandon", m.Abandon())),
         (Raised(JobDrained()), ("abandon", m.Abandon())),
-        (Poison(), failed("the handler called the job poison", code="POISON", poison=True)),
+        (Poison(), failed("the handler marked the job as poison", code="POISON", poison=True)),
         (Poison("a\0b", code="BAD"), failed("a\ufffdb", code="BAD", poison=True)),
         (Raised(JobCancelled()), ("cancelled", m.Cancelled())),
         (Raised(JobTimeout("slow")), failed("JobTimeout: slow", code="JOB_TIMEOUT")),
@@ -95,7 +95,7 @@ def test_failed_outcome_has_the_traceback():
 def test_a_result_that_is_not_json_fails_permanently():
     name, value = outcome({1, 2})
     assert (name, value.code, value.poison) == ("failed", "WORKER_SERIALIZATION_ERROR", True)
-    assert value.error.startswith("the handler finished, but what it returned cannot be stored: ")
+    assert value.error.startswith("the handler has finished, but its result cannot be stored: ")
 
 
 @pytest.mark.parametrize("ending", [Raised(Rude()), Strange(1)])

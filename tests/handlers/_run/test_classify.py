@@ -151,7 +151,7 @@ def test_return_value_that_is_not_valid_json_fails_permanently_with_the_reason(v
     outcome = judge(value)
     assert summary(outcome) == ("failed", "failed", 0, True, "WORKER_SERIALIZATION_ERROR")
     assert says in outcome.error
-    assert outcome.error.startswith("the handler finished, but")
+    assert outcome.error.startswith("the handler has finished, but")
 
 
 @pytest.mark.parametrize(

@@ -65,5 +65,5 @@ def test_job_log_records_have_the_job_id_and_not_the_payload(caplog):
 
 
 def test_job_cannot_be_pickled():
-    with pytest.raises(TypeError, match=r"hand over job\.id"):
+    with pytest.raises(TypeError, match=r"pass job\.id"):
         pickle.dumps(Job(id=1, kind="x"))

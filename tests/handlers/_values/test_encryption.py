@@ -41,7 +41,7 @@ def test_newest_key_seals_and_every_key_opens(keys):
         assert sealing.open_text(text, "error", "a:b", 7) == "a secret"
     keys(OLD)
     assert sealing.open_text(before, "error", "a:b", 7) == "a secret"
-    with pytest.raises(KeyMissingError, match="'2026', which is not here"):
+    with pytest.raises(KeyMissingError, match="'2026', which is not configured"):
         sealing.open_text(after, "error", "a:b", 7)
     assert sealing.seal_text("a secret", "error", "a:b", 7) != before, "a nonce is used once"
 

@@ -204,11 +204,11 @@ def test_payload_may_have_100_levels_and_not_more():
 
 
 def test_cyclic_document_is_rejected():
-    with pytest.raises(PayloadError, match="holds itself"):
+    with pytest.raises(PayloadError, match="contains itself"):
         check_payload(holding_itself())
     loop: dict[str, object] = {}
     loop["a"] = loop
-    with pytest.raises(PayloadError, match="holds itself"):
+    with pytest.raises(PayloadError, match="contains itself"):
         check_payload(loop)
 
 

@@ -333,7 +333,7 @@ def test_description_names_a_file_changed_after_it_was_loaded(tmp_path, monkeypa
     assert "was changed" not in trace()
     loading(file.stat().st_mtime - 1)
     assert trace().endswith(
-        f"ValueError: no such order\n({file} was changed after this process had loaded it: reload the workers, and what stands there now runs)"
+        f"ValueError: no such order\n({file} was changed after this process had loaded it: reload the workers to run the new code)"
     )
     file.unlink()
     assert "was changed" not in trace()

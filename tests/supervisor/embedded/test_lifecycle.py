@@ -493,7 +493,9 @@ def test_data_with_an_unreadable_version_are_rejected(place: Path, said: bytes):
     data = place / ".jobherd" / "postgres"
     data.mkdir(parents=True)
     (data / "PG_VERSION").write_bytes(said)
-    with pytest.raises(EmbeddedUnavailable, match=r"PG_VERSION does not say which PostgreSQL.*--dsn or JOBHERD_DSN"):
+    with pytest.raises(
+        EmbeddedUnavailable, match=r"PG_VERSION does not name the version of PostgreSQL.*--dsn or JOBHERD_DSN"
+    ):
         lifecycle.start(place)
 
 

@@ -17,7 +17,7 @@ def test_second_drain_command_is_ignored(supervisor):
     assert supervisor.signals.carry_out(order, now) == {"workers": 4, "running": 0}
     assert supervisor.signals.carry_out(order, now + 60) == {"workers": 4, "running": 0}
     assert supervisor.slot_table.run_state is RunState.DRAINING
-    with pytest.raises(CommandRejected, match="leaving already"):
+    with pytest.raises(CommandRejected, match="exiting already"):
         supervisor.signals.carry_out(FleetCommand(2, "add", {}, "anna"), now + 60)
 
 

@@ -194,13 +194,13 @@ def test_process_that_does_not_answer_is_reported_with_the_reason(place, monkeyp
     answer, error = place.wait()
     assert error is None
     assert (answer["threads"], answer["tasks"][0]["state"]) == ([], "waits")
-    assert answer["silent"] == f"process {place.pid} does not say where it is: it has blocked SIGUSR1, and waits"
+    assert answer["silent"] == f"process {place.pid} does not report its stack: it has blocked SIGUSR1, and waits"
     os.kill(place.pid, signal.SIGSTOP)
     os.waitpid(place.pid, os.WUNTRACED)
     place.profile(seconds=0.1)
     assert place.wait(2) == (
         None,
-        f"process {place.pid} does not say where it is: it has blocked SIGUSR1, and is stopped",
+        f"process {place.pid} does not report its stack: it has blocked SIGUSR1, and is stopped",
     )
 
 
@@ -215,7 +215,7 @@ def test_process_without_the_sigusr1_handler_is_not_signaled_because_that_would_
     place.start(deaf)
     place.stack()
     answer, _ = place.wait()
-    assert "has taken away what answers SIGUSR1" in answer["silent"]
+    assert "has replaced the handler of SIGUSR1" in answer["silent"]
     assert os.waitpid(place.pid, os.WNOHANG) == (0, 0), "the process must be alive"
 
 

@@ -234,7 +234,7 @@ def test_contradicting_settings_are_rejected():
     assert "db_retry_max" in refused({"db_retry_initial": "50"})[0]
     (problem,) = refused({"queues": "high:3,low:1,other", "workers": "4"})
     assert (
-        "queues = high:3,low:1,other (from --queues) keeps 4 workers for queues of their own, workers = 4 (from --workers)"
+        "queues = high:3,low:1,other (from --queues) reserves 4 workers for single queues, workers = 4 (from --workers)"
         in problem
     )
 

@@ -147,7 +147,7 @@ def test_outcome_is_recorded_if_the_connection_goes_silent_during_a_job(bench: B
         arrival.open("kept")
         row = bench.wait(job, "completed", timeout=60)
         assert (row["result"], row["attempts"]) == ("kept", 1)
-        assert "no word from the server for 1 s" in child.log()
+        assert "no message from the server for 1 s" in child.log()
         assert child.dismiss() == EXIT_REQUESTED
 
 
@@ -166,7 +166,7 @@ def test_worker_waits_longer_when_it_repeats_a_settlement_that_took_too_long(
     child.nudge()
     row = bench.wait(job, "completed")
     assert (row["result"], row["attempts"]) == ("at last", 1)
-    assert "no word from the server for 0.6 s" in child.log()
+    assert "no message from the server for 0.6 s" in child.log()
     assert child.dismiss() == EXIT_REQUESTED
 
 

@@ -259,7 +259,7 @@ def test_connection_without_progress_raises_an_error_and_a_slow_one_is_waited_fo
         monkeypatch.setattr("jobherd.workers.database.receiver._unsent", lambda _fd: next(left))
         silent = Silent()
         silent.asked = []
-        with pytest.raises(psycopg.OperationalError, match="no word from the server for 3 s"):
+        with pytest.raises(psycopg.OperationalError, match="no message from the server for 3 s"):
             wire.receiver._wait(silent)
         assert silent.asked == [1500] * looks
 

@@ -36,7 +36,12 @@ OUTCOMES = [
     ("completed", {"completed": m.Completed()}, FIRST, ("ok", 0, None, None)),
     ("failed", {"failed": m.Failed(error="no route", code="NO_ROUTE")}, FIRST, ("retry", 30, "NO_ROUTE", "no route")),
     ("no code", {"failed": m.Failed(error="x")}, FIRST, ("retry", 30, "UNHANDLED_ERROR", "x")),
-    ("no words", {"failed": m.Failed()}, FIRST, ("retry", 30, "UNHANDLED_ERROR", "the handler said that it failed")),
+    (
+        "no words",
+        {"failed": m.Failed()},
+        FIRST,
+        ("retry", 30, "UNHANDLED_ERROR", "the handler returned a failure without a reason"),
+    ),
     ("last attempt", {"failed": m.Failed(error="x")}, LAST, ("failed", 0, "UNHANDLED_ERROR", "x")),
     (
         "retry after",

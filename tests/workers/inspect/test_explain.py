@@ -148,7 +148,7 @@ RUNS = {
         ({"host": None}, "the job's transaction is still open"),
         ({"host": "gpu-1", "via": "alpha"}, "for 30 s, by remote worker gpu-1 via alpha: attempt 1 of 5"),
         ({"via": "alpha", "lease_left": -3.0}, "the lease of its worker expired 3.0 s ago"),
-        ({"via": "alpha", "cancelled": True}, "the gateway has asked its worker to stop it"),
+        ({"via": "alpha", "cancelled": True}, "the gateway has requested the stop from its worker"),
     ],
 )  # fmt: skip
 def test_explanation_of_a_running_job_names_its_worker_and_condition(changed, says):

@@ -113,7 +113,7 @@ NO_TEXT = "<its text cannot be shown: __str__ raised "
         ("endless", f"acting.Endless: {NO_TEXT}"),
         ("endless key", f"KeyError: {NO_TEXT}"),
         ("endless note", "ValueError: a value"),
-        ("endless result", "could not be judged: jobherd.JobTimeout: ran longer than 0.5 s"),
+        ("endless result", "could not be interpreted: jobherd.JobTimeout: ran longer than 0.5 s"),
     ],
 )
 def test_worker_stops_reading_an_endless_exception_or_result_and_is_replaced(

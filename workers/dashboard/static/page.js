@@ -113,7 +113,7 @@
     });
     source.addEventListener("outage", (event) => {
       const since = new Date(JSON.parse(event.data).since);
-      troubled.set("database", `The database does not answer since ${clock(since)}. What is shown is what was known then; this mends itself.`);
+      troubled.set("database", `The database has not answered since ${clock(since)}. The page may be out of date; it updates once the database answers.`);
       show();
     });
     source.addEventListener("trouble", (event) => {

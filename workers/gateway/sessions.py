@@ -269,14 +269,6 @@ def on_sign_of_life(state: State, session: int, now: float) -> None:
         found.keep_until = max(found.keep_until, now + state.limits.session_lease)
 
 
-def on_withdrawn(state: State, principals: Collection[str], now: float) -> list[Action]:
-    """These principals may not connect any more: end their streams."""
-    actions: list[Action] = []
-    for stream in [one for one in state.streams.values() if one.principal in principals]:
-        actions += state.end_stream(stream, Status.UNAUTHENTICATED, "the token was withdrawn", now)
-    return actions
-
-
 def on_gates_changed(state: State) -> list[Action]:
     """A pause or a limit has changed: workers release what they have not started."""
     return [SendReleaseRest(stream.id) for stream in state.streams.values() if stream.phase is Phase.OPEN]

@@ -66,7 +66,7 @@ async def _read(db: Reading) -> dict[str, Any]:
         else:
             others.append(gate)
     tenants: dict[str, dict[str, Any]] = {}
-    for row in await db.rows("observe/measure_tenants", {"most": SAMPLE, "tenants": TENANTS, "names": []}):
+    for row in await db.rows("observe/measure_tenants", {"most": SAMPLE, "tenants": TENANTS}):
         one = tenants.setdefault(row["tenant"] or OTHERS, dict.fromkeys(("ready", "scheduled", "running"), 0))
         one[row["state"]] += row["jobs"]
     divided = any(gate["weights"] is not None or gate["each_running"] or gate["each_rate"] for gate in gates)

@@ -36,7 +36,6 @@ WITH span AS MATERIALIZED (
 ), times AS (
     SELECT at, min(jobherd.rollup_quantile(0.5, bucket, jobs, upto, total)) FILTER (WHERE ran) AS ran_p50,
            min(jobherd.rollup_quantile(0.95, bucket, jobs, upto, total)) FILTER (WHERE ran) AS ran_p95,
-           min(jobherd.rollup_quantile(0.99, bucket, jobs, upto, total)) FILTER (WHERE ran) AS ran_p99,
            min(jobherd.rollup_quantile(0.5, bucket, jobs, upto, total)) FILTER (WHERE NOT ran) AS waited_p50,
            min(jobherd.rollup_quantile(0.95, bucket, jobs, upto, total)) FILTER (WHERE NOT ran) AS waited_p95
       FROM ranked
@@ -44,7 +43,7 @@ WITH span AS MATERIALIZED (
 )
 SELECT p.at, coalesce(r.completed, 0) AS completed, coalesce(r.failed, 0) AS failed, coalesce(r.cancelled, 0) AS cancelled,
        coalesce(r.expired, 0) AS expired, coalesce(r.retried, 0) AS retried, coalesce(r.started, 0) AS started, coalesce(r.ran, 0) AS ran, coalesce(r.cpu, 0) AS cpu, r.memory,
-       t.ran_p50, t.ran_p95, t.ran_p99, t.waited_p50, t.waited_p95
+       t.ran_p50, t.ran_p95, t.waited_p50, t.waited_p95
   FROM (SELECT generate_series(s.since, s.last, s.point) AS at FROM span s UNION ALL SELECT NULL) AS p
   -- Not IS NOT DISTINCT FROM, which compares each with each.
   LEFT JOIN rates r ON coalesce(r.at, 'infinity') = coalesce(p.at, 'infinity')

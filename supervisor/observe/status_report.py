@@ -159,15 +159,11 @@ class StatusReport:
         """Return the supervisor's state for the dashboard and the metrics."""
         slot_table, up = self._slot_table, self._slot_table.database_since is not None
         return {
-            "supervisor": slot_table.supervisor or None,
-            "host": self._me.host,
-            "pid": self._me.pid,
             "version": VERSION,
             "database": up,
             "listening": up and self._lease.receives_notifications,
             "polling": up and self._db.polls,
             "draining": slot_table.run_state is not RunState.SERVING,
-            "lease_until": self._control.lease_deadline,
             "ready_ever": slot_table.ever_ready,
             "deaths": dict(slot_table.deaths),
             "respawns": slot_table.respawns,
@@ -187,9 +183,7 @@ class StatusReport:
                     "slot": slot.number,
                     "kind": slot.kind.name,
                     "pid": slot.process.pid,
-                    "incarnation": slot.process.incarnation,
                     "state": slot.state.value,
-                    "since": slot.since,
                     "rss": slot.seen.rss or None,
                 }
                 for slot in slot_table.alive()

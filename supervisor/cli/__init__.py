@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -59,8 +58,6 @@ FAMILIES = {
     "forge": ("forge",),
 }
 """The commands of each family."""
-WHERE_PRESENT = ("forge",)
-"""Families that a build may leave out. They are loaded if their module exists."""
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Errors of a write: a full disk, a quota, a file size limit, and a terminal that is gone."""
@@ -124,9 +121,8 @@ def commands(word: str | None = None) -> dict[str, Command]:
     if word == "--version":
         return {}
     asked = [family for family, words in FAMILIES.items() if word in words]
-    names = {family: f"{__name__}.{family}" for family in asked or FAMILIES}
-    there = [name for family, name in names.items() if family not in WHERE_PRESENT or importlib.util.find_spec(name)]
-    return {command.name: command for name in there for command in importlib.import_module(name).COMMANDS}
+    names = [f"{__name__}.{family}" for family in asked or FAMILIES]
+    return {command.name: command for name in names for command in importlib.import_module(name).COMMANDS}
 
 
 def parser_of(known: Mapping[str, Command]) -> GroupedParser:

@@ -89,8 +89,8 @@ class UntilEmpty:
         return slot.state is State.READY and (board.idle if slot.kind.works else not board.held)
 
     def _asks(self) -> bool:
-        limits, serving = self._slot_table.limits, self._slot_table.run_state is RunState.SERVING
-        return limits.until_empty and serving and not self.nothing_left
+        serving = self._slot_table.run_state is RunState.SERVING
+        return self._settings.now.until_empty and serving and not self.nothing_left
 
     def _served(self) -> list[str] | None:
         """Return the queues that count; None: all of them."""

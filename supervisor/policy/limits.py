@@ -31,7 +31,6 @@ class Limits:
     max_age: float = 0.0
     max_rss: int = 0
     jitter: float = 0.1
-    until_empty: bool = False
     claim_window: float = 0.0
     reserved: tuple[tuple[str, int], ...] = ()
     """Queues, and the number of workers that serve only that queue."""

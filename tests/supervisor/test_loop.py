@@ -9,6 +9,7 @@ import os
 import selectors
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_full_turn_follows_only_if_a_straggler_is_found(supervisor, monkeypatch,
 
 def test_draining_supervisor_does_not_query_whether_jobs_are_left(supervisor):
     """Otherwise the loop would spin and query until the last job has finished."""
-    supervisor.slot_table.limits.until_empty = True
+    supervisor.settings.now = replace(supervisor.settings.now, until_empty=True)
     assert supervisor.until_empty.wake_at(0.0) == 0.0
     supervisor.slot_table.enter_state(RunState.DRAINING, time.monotonic())
     assert supervisor.until_empty.wake_at(0.0) == float("inf")

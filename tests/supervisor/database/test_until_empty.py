@@ -23,8 +23,8 @@ class DatabaseConnection:
 
 
 def test_slow_database_causes_only_one_warning_about_remaining_jobs():
-    slot_table, db = SlotTable(Limits(workers=1, until_empty=True)), DatabaseConnection()
-    until_empty = UntilEmpty(slot_table, [], db, LiveSettings(Settings()))
+    slot_table, db = SlotTable(Limits(workers=1)), DatabaseConnection()
+    until_empty = UntilEmpty(slot_table, [], db, LiveSettings(Settings(until_empty=True)))
     for _ in range(3):  # the query is repeated each second while no answer arrives
         until_empty._found([("f",)])
     for answered in db.asked:
@@ -38,12 +38,9 @@ def test_slow_database_causes_only_one_warning_about_remaining_jobs():
 
 
 def test_gateway_counts_as_idle_only_when_ready_without_jobs_at_remote_workers():
-    slot_table, db = (
-        SlotTable(Limits(workers=0, max_workers=1, has_gateway=True, until_empty=True)),
-        DatabaseConnection(),
-    )
+    slot_table, db = SlotTable(Limits(workers=0, max_workers=1, has_gateway=True)), DatabaseConnection()
     boards = [StatusBoard(f"test-{slot.number}") for slot in slot_table.slots]
-    until_empty = UntilEmpty(slot_table, boards, db, LiveSettings(Settings()))
+    until_empty = UntilEmpty(slot_table, boards, db, LiveSettings(Settings(until_empty=True)))
     until_empty.step(1.0)
     assert db.asked == [], "the gateway has not started"
     gateway = next(slot for slot in slot_table.slots if slot.kind is GATEWAY)

@@ -108,7 +108,7 @@ def check_bytes(value: object, *, field: str = "payload_bytes") -> bytes:
     return data
 
 
-def encode_result(value: object, *, max_bytes: int | None = None) -> str | None:
+def encode_result(value: object) -> str | None:
     """Return a handler's return value as JSON text, or None for None.
 
     The rules are those of `check_payload`. An invalid value raises ResultError with a message that
@@ -119,7 +119,7 @@ def encode_result(value: object, *, max_bytes: int | None = None) -> str | None:
     """
     if value is None:
         return None
-    return _encode(value, max_payload() if max_bytes is None else max_bytes, "result", ResultError)
+    return _encode(value, max_payload(), "result", ResultError)
 
 
 def decode_payload(text: str | bytes) -> object:

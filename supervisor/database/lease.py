@@ -146,17 +146,11 @@ class Lease:
             if self._slot_table.supervisor:
                 self._renew_at = min(self._renew_at, time.monotonic())
 
-    def echoed(self, supervisor: str) -> bool:
-        """Record the notification of a renewal; this supervisor's own one proves that notifications arrive.
-
-        Returns:
-            Whether this is new.
-        """
-        if supervisor != str(self._slot_table.supervisor):
-            return False
-        before, self.receives_notifications = self.receives_notifications, True
-        self._echo_by = float("inf")
-        return not before
+    def echoed(self, supervisor: str) -> None:
+        """Record the notification of a renewal; this supervisor's own one proves that notifications arrive."""
+        if supervisor == str(self._slot_table.supervisor):
+            self.receives_notifications = True
+            self._echo_by = float("inf")
 
     def _renewal_due(self) -> float:
         return 0.0 if self._reclaim.urgent else self._renew_at

@@ -113,7 +113,6 @@ def test_hub_runs_one_query_for_all_viewers():
             assert {shown(await wire.next()) for wire in wires} == {"a"}
             asked.answers.put_nowait("b")
             assert {shown(await wire.next()) for wire in wires} == {"b"}
-            assert hub.queries == len(asked.at)
             # One query each `every` (0.05 s), not one per viewer. The margin is for a process that
             # stalls before it records the first of two times.
             assert all(later - earlier >= 0.02 for earlier, later in pairwise(asked.at))

@@ -119,8 +119,6 @@ class Hub:
         self._tasks: set[asyncio.Task[None]] = set()
         """Querying tasks, including canceled ones that have not ended."""
         self._closed = False
-        self.queries = 0
-        """Number of queries."""
 
     def close(self) -> set[asyncio.Task[None]]:
         """End all streams and queries. Return the tasks to wait for.
@@ -185,7 +183,6 @@ class Hub:
         while True:
             started, every = self._clock(), watch.topic.every
             try:
-                self.queries += 1
                 context = await watch.topic.ask(self._database, watch.argument)
                 self._spread(watch, context)
                 if context.get(FINAL):

@@ -81,10 +81,10 @@ class Session(ReconnectingSession):
         """
         return self._keep_trying(lambda: self._ready().exchange(*requests, eager=eager)[-1], patient=False)
 
-    def run_alone(self, statement: str) -> bool:
-        """Send a statement once that cannot share a transaction, and return whether it succeeded.
+    def run_alone(self, statement: str) -> None:
+        """Send a statement once that cannot share a transaction.
 
-        It is not worth a retry. Behind a pooler, the time limits of its role apply. Raises nothing.
+        A failure is not worth a retry. Behind a pooler, the time limits of its role apply. Raises nothing.
         """
         try:
             self._ready().exchange_alone(statement)
@@ -93,8 +93,6 @@ class Session(ReconnectingSession):
                 self._note_lost(problem)
             else:
                 _log.warning("the server rejects %s: %s", statement, problem, extra={"sqlstate": problem.sqlstate})
-            return False
-        return True
 
     def count(self, statement: str, parameters: Parameters) -> int:
         """Send a statement as `run` does, and return how many rows it changed."""

@@ -73,8 +73,8 @@ def end(owners: Collection[str]) -> list[int]:
     return sorted(ended)
 
 
-def end_groups(groups: set[int], *, marks: str, seconds: float = _LAST) -> list[int]:
-    """SIGKILL what is left of these process groups after `seconds`, and return the killed pids.
+def end_groups(groups: set[int], *, marks: str, seconds: float = _LAST) -> None:
+    """SIGKILL what is left of these process groups after `seconds`.
 
     It returns as soon as nothing is left.
     marks: beginning of the mark in the environment of processes that have left their group.
@@ -90,7 +90,6 @@ def end_groups(groups: set[int], *, marks: str, seconds: float = _LAST) -> list[
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         killed |= left
-    return sorted(killed)
 
 
 def _members(groups: set[int], marks: str) -> set[int]:

@@ -44,7 +44,6 @@ process must not fill the pipe.
 """
 _ROUNDS: Final = 64
 """Chunks read at the end of a job. A program that the job has started may print indefinitely."""
-_LONGEST_ENTRY: Final = 16384
 _AT_ONCE: Final = 4096
 """Bytes that a pipe takes in one piece. Lines of several processes must not be mixed up."""
 

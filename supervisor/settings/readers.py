@@ -161,6 +161,12 @@ def words(what: str, separator: str, *, pattern: re.Pattern[str] | None = None) 
     return Reader(f"a list of {what}, with {name} between", read, separator)
 
 
+def tokens() -> Reader:
+    """Read tokens of clients or users, each with or without a name before it."""
+    what = "tokens of 16 to 200 printable characters, without commas"
+    return words(what, ",", pattern=re.compile(r"(?:[A-Za-z0-9_.@-]{1,40}=)?[!-+\--~]{16,200}"))
+
+
 def path(what: str = "a folder") -> Reader:
     """Read a path. The file or folder need not exist yet."""
 

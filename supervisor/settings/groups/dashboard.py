@@ -10,7 +10,6 @@ from jobherd.supervisor.settings import readers as values
 from jobherd.supervisor.settings.field import setting
 
 _SECRET = re.compile(r"[!-+\--~]{16,200}")
-_TOKEN = re.compile(r"(?:[A-Za-z0-9_.@-]{1,40}=)?[!-+\--~]{16,200}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class DashboardSettings:
     )  # fmt: skip
     dashboard_operate_token: tuple[str, ...] = setting(
         (),
-        values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
+        values.tokens(),
         "Tokens with which users may view and act: pause, retry, cancel. A name before a token appears in the audit "
         "log: `alice=...`. Give tokens "
         "in the environment rather than as a flag, which every OS user on the host can read.",
@@ -51,7 +50,7 @@ class DashboardSettings:
     )  # fmt: skip
     dashboard_view_token: tuple[str, ...] = setting(
         (),
-        values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
+        values.tokens(),
         "Tokens with which users may view the dashboard but not act.",
         group="Dashboard", metavar="TOKEN", says="none", secret=True,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,6 @@ from jobherd.supervisor.settings.field import setting
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_TOKEN = re.compile(r"(?:[A-Za-z0-9_.@-]{1,40}=)?[!-+\--~]{16,200}")
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class GatewaySettings:
     )  # fmt: skip
     gateway_token: tuple[str, ...] = setting(
         (),
-        values.words("tokens of 16 to 200 printable characters, without commas", ",", pattern=_TOKEN),
+        values.tokens(),
         "Tokens with which clients may work and enqueue without limits. A name before a token appears as the client's "
         "name: `lab=...`. Give tokens in the environment rather than as a flag, which every OS user on the host can "
         "read. To withdraw a token without a restart, use `gateway_access`.",

@@ -67,16 +67,21 @@ class Backoff:
             attempts: attempts so far.
             random: source of the jitter. Default: the module `random`.
         """
-        wait = min(self.cap, self._plain(max(1, attempts) - 1))
-        if self.jitter:
-            wait *= 1 + self.jitter * (2 * random.random() - 1)
-        return min(self.cap, wait)
+        swing = 2 * random.random() - 1 if self.jitter else 0.0
+        return delay_after(attempts, (self.base, self.factor, self.jitter, self.cap), swing)
 
-    def _plain(self, power: int) -> float:
-        try:
-            return self.base * self.factor**power
-        except OverflowError:  # a float cannot hold factor ** 2000; the cap is smaller anyway
-            return math.inf if self.base else 0.0
+
+def delay_after(attempts: int, fields: tuple[float, float, float, float], swing: float) -> float:
+    """Return the delay of a `Backoff` with these fields, in their order.
+
+    swing: which part of the jitter is added, -1 to 1.
+    """
+    base, factor, jitter, cap = fields
+    try:
+        plain = base * factor ** max(attempts - 1, 0)
+    except OverflowError:  # a float cannot hold factor ** 2000; the cap is smaller anyway
+        plain = math.inf if base else 0.0
+    return min(cap, min(cap, plain) * (1 + jitter * swing))
 
 
 BackoffLike: TypeAlias = Backoff | Duration | Sequence[Duration] | Callable[[int], Duration]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jobherd.handlers._policy.backoff import delay_after
 from jobherd.workers.job.crashes import after_crash
 
 if TYPE_CHECKING:
@@ -71,9 +72,4 @@ def _unstarted_outcome(now: CurrentWork, policy: Policy, jitter: float) -> Crash
 
 def delay(policy: Policy, attempts: int, jitter: float) -> float:
     """Return the back-off after that many attempts, in seconds."""
-    base, factor, spread, cap = policy.backoff
-    try:
-        grown = base * factor ** max(attempts - 1, 0)
-    except OverflowError:  # no float can hold it, and the cap is smaller anyway
-        grown = float("inf") if base else 0.0
-    return float(min(min(grown, cap) * (1 + spread * jitter), cap))
+    return delay_after(attempts, policy.backoff, jitter)

@@ -21,13 +21,13 @@ from jobherd.handlers._run.dispositions import is_interruption
 from jobherd.handlers._values.outcome import Raised
 from jobherd.workers.claim.wakes import LOOK
 from jobherd.workers.ipc.board_memory import Word
+from jobherd.workers.ipc.counters import OUTCOME_NUMBER
 from jobherd.workers.ipc.job_table import ROWS
 from jobherd.workers.ipc.memory_barrier import barrier
 from jobherd.workers.job.row import MEMBER
 from jobherd.workers.run.arguments import NO_JOB
 from jobherd.workers.run.executor import LONG_AFTER
 from jobherd.workers.run.judge import Unreadable
-from jobherd.workers.run.recorder import OUTCOME_NUMBER
 from jobherd.workers.run.usage import LONG
 from jobherd.workers.system.failpoints import armed, reach
 

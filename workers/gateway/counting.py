@@ -13,7 +13,7 @@ from jobherd.workers.gateway.actions import Status
 from jobherd.workers.gateway.outcome_recorder import Recorded
 from jobherd.workers.gateway.requests import Outcomes
 from jobherd.workers.ipc.board_streams import SERVICES
-from jobherd.workers.ipc.counters import OUTCOMES, Policy
+from jobherd.workers.ipc.counters import OUTCOME_NUMBER, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from jobherd.workers.ipc.status_board import StatusBoard
     from jobherd.workers.job.finished import Finished
 
-_NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 _REFUSED: Final = {
     Status.UNAUTHENTICATED: "authentication",
     Status.PERMISSION_DENIED: "not_allowed",
@@ -56,13 +55,13 @@ class AttemptCounts:
                 continue
             outcome = one.outcome
             if one.ran is not None and outcome.code is None:
-                alike.setdefault((task.job.kind, _NUMBER[outcome.label]), []).append(one.ran)
+                alike.setdefault((task.job.kind, OUTCOME_NUMBER[outcome.label]), []).append(one.ran)
                 continue
             kind = self._number(task.job.kind)
             if one.ran is None:
-                self._tally.count_unrun(kind, _NUMBER[outcome.label])
+                self._tally.count_unrun(kind, OUTCOME_NUMBER[outcome.label])
             else:
-                self._tally.count(kind, _NUMBER[outcome.label], one.ran, timeout=outcome.code == JOB_TIMEOUT)
+                self._tally.count(kind, OUTCOME_NUMBER[outcome.label], one.ran, timeout=outcome.code == JOB_TIMEOUT)
             if outcome.code is not None:
                 self._tally.count_error(kind, outcome.code)
         for (name, number), seconds in alike.items():

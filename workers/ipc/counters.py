@@ -21,6 +21,7 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 """Upper bounds of the duration histograms, in seconds. One more bucket counts the rest."""
 OUTCOMES: Final = tuple(LABELS)
 """Labels of outcomes, in the order of their counters."""
+OUTCOME_NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 OTHER_KINDS: Final = "(other)"
 """First entry of the table of kinds. Kinds without their own entry are counted there, so a flood of
 kinds cannot fill the table.

@@ -20,6 +20,7 @@ from jobherd.handlers._run.call import call
 from jobherd.handlers._run.dispositions import JobTimeout
 from jobherd.handlers._run.transaction import BATCH_CALL
 from jobherd.handlers._values.outcome import EXPIRED, OK, Outcome, Raised
+from jobherd.workers.ipc.counters import OUTCOME_NUMBER
 from jobherd.workers.ipc.current_work import CurrentWork, Phase, Reason
 from jobherd.workers.ipc.memory_barrier import barrier
 from jobherd.workers.process.interruptions import JobLost
@@ -29,7 +30,6 @@ from jobherd.workers.run.finish import finish
 from jobherd.workers.run.job_kinds import JobKind, most_attempts
 from jobherd.workers.run.judge import Unreadable, divide, exception_of, judge
 from jobherd.workers.run.progress import encode_progress
-from jobherd.workers.run.recorder import OUTCOME_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

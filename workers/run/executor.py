@@ -20,6 +20,7 @@ from jobherd.handlers._run.classify import outcome_of
 from jobherd.handlers._run.dispositions import JobTimeout, is_interruption
 from jobherd.handlers._run.job import FOR_EVER, Job, ignore_entry
 from jobherd.handlers._values.outcome import OK, Outcome, Raised
+from jobherd.workers.ipc.counters import OUTCOME_NUMBER
 from jobherd.workers.ipc.memory_barrier import barrier
 from jobherd.workers.process.interruptions import JobLost
 from jobherd.workers.process.title import Title
@@ -29,7 +30,7 @@ from jobherd.workers.run.finish import finish
 from jobherd.workers.run.job_kinds import job_kinds
 from jobherd.workers.run.judge import Unreadable, exception_of, judge
 from jobherd.workers.run.progress import ProgressReport
-from jobherd.workers.run.recorder import OUTCOME_NUMBER, Recorder
+from jobherd.workers.run.recorder import Recorder
 from jobherd.workers.run.usage import LONG, UsageMeter
 from jobherd.workers.system.failpoints import armed, reach
 

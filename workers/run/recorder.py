@@ -7,12 +7,12 @@ exception in `reject`.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from jobherd.handlers._run.unrunnable import unknown_kind, unstartable
 from jobherd.handlers._values.outcome import EXPIRED
 from jobherd.handlers._values.sanitize import describe_exception
-from jobherd.workers.ipc.counters import OUTCOMES
+from jobherd.workers.ipc.counters import OUTCOME_NUMBER
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.job.finished import CANCELLED_BEFORE, RELEASED, Finished
 from jobherd.workers.run.finish import days_kept
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from jobherd.workers.job.row import JobRow
     from jobherd.workers.process.spec import ChildSettings
     from jobherd.workers.run.job_kinds import JobKind
-
-OUTCOME_NUMBER: Final = {label: number for number, label in enumerate(OUTCOMES)}
 
 
 class Recorder:

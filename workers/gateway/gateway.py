@@ -26,6 +26,7 @@ from jobherd.workers.gateway.database import Database
 from jobherd.workers.gateway.state import Limits
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import EXIT_REQUESTED, Problem, Ready, send
+from jobherd.workers.process.environment import GRPC_ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,12 +46,6 @@ LOOK: Final = 1.0
 """Seconds between two checks of the access file."""
 ENDING: Final = 2.0
 """Seconds that calls under way have to end when the process exits."""
-ENVIRONMENT: Final = {
-    # Its handlers at a fork would wait for its threads. This process does not fork.
-    "GRPC_ENABLE_FORK_SUPPORT": "0",
-    # It logs on standard error, past the log's format. What matters is in the exceptions.
-    "GRPC_VERBOSITY": "NONE",
-}
 
 
 def run(context: ChildContext) -> int:
@@ -58,7 +53,7 @@ def run(context: ChildContext) -> int:
 
     Signals must be unblocked, and nothing of the supervisor may be left in this process.
     """
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(GRPC_ENVIRONMENT)
     loop = asyncio.new_event_loop()
     try:
         loop.run_until_complete(Gateway(context).live())

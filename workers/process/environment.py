@@ -9,6 +9,13 @@ from typing import Final
 
 _C_ENVIRON: Final = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ")
 """The environment that started programs see: os.putenv changes it, but not os.environ."""
+GRPC_ENVIRONMENT: Final = {
+    # Its handlers at a fork would wait for its threads. The gateway and the uplink do not fork.
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+    # It logs on standard error, past the log's format. What matters is in the exceptions.
+    "GRPC_VERBOSITY": "NONE",
+}
+"""Variables of the gateway and the uplink. gRPC reads them when it is loaded."""
 
 
 class Environment:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jobherd.handlers._remote import messages as m
 from jobherd.workers.ipc.current_work import CurrentWork, Phase
 from jobherd.workers.ipc.pipes import EXIT_HANDLERS, EXIT_REQUESTED, Problem, Ready, send
+from jobherd.workers.process.environment import GRPC_ENVIRONMENT
 from jobherd.workers.remote import client as producers
 from jobherd.workers.remote import connection as workers
 from jobherd.workers.remote.held_file import read_held
@@ -49,16 +50,11 @@ LAST_WORDS: Final = 0.8
 """Seconds for workers whose supervisor is dead to release their jobs. After a second, each of them
 is killed.
 """
-ENVIRONMENT: Final = {
-    # As in the gateway: its handlers at a fork would wait for its threads.
-    "GRPC_ENABLE_FORK_SUPPORT": "0",
-    "GRPC_VERBOSITY": "NONE",
-}
 
 
 def run(context: ChildContext) -> int:
     """Serve until dismissed, and return the exit code."""
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(GRPC_ENVIRONMENT)
     settings = context.spec.settings.uplink
     assert settings is not None, "there is an uplink only if it has its settings"
     return Uplink(context, settings).live()

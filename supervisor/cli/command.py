@@ -144,6 +144,16 @@ def add_job_ids(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id; - reads ids from standard input")
 
 
+def add_job_and_decrypt(parser: argparse.ArgumentParser) -> None:
+    """Add the argument for one ID, and `--decrypt`."""
+    parser.add_argument("id", type=job_id, metavar="ID", help="the job's id")
+    parser.add_argument(
+        "--decrypt",
+        action="store_true",
+        help="show what is encrypted, with the keys of JOBHERD_KEYS or JOBHERD_KEYS_FILE",
+    )
+
+
 def span(text: str) -> float:
     """Parse a duration, for argparse."""
     try:

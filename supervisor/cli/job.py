@@ -12,21 +12,12 @@ from jobherd.handlers._values.keys import KeyMissingError
 from jobherd.handlers._values.payload import PayloadError
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
-from jobherd.supervisor.cli.command import Command, job_id
+from jobherd.supervisor.cli.command import Command, add_job_and_decrypt
 from jobherd.supervisor.cli.database import session
 from jobherd.supervisor.cli.job_page import lines_of
 
 if TYPE_CHECKING:
     import argparse
-
-
-def _job_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", type=job_id, metavar="ID", help="the job's id")
-    parser.add_argument(
-        "--decrypt",
-        action="store_true",
-        help="show what is encrypted, with the keys of JOBHERD_KEYS or JOBHERD_KEYS_FILE",
-    )
 
 
 def _job(arguments: argparse.Namespace) -> int:
@@ -78,7 +69,7 @@ COMMANDS: Final = (
         "job",
         "show one job, with every attempt",
         "  jobherd job 42 --json | jq .history",
-        _job_arguments,
+        add_job_and_decrypt,
         _job,
         lists=True,
         spans="ids",

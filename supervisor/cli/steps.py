@@ -12,7 +12,7 @@ from jobherd.handlers._values.keys import KeyMissingError
 from jobherd.handlers._values.payload import PayloadError
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
-from jobherd.supervisor.cli.command import Command, job_id
+from jobherd.supervisor.cli.command import Command, add_job_and_decrypt
 from jobherd.supervisor.cli.console import Column, show_moment
 from jobherd.supervisor.cli.database import session
 
@@ -23,15 +23,6 @@ _COLUMNS: Final = (
     Column("STEP", least=12), Column("ATTEMPT", right=True), Column("VERSION", right=True), Column("AT"),
     Column("RESULT", least=10),
 )  # fmt: skip
-
-
-def _steps_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", type=job_id, metavar="ID", help="the job's id")
-    parser.add_argument(
-        "--decrypt",
-        action="store_true",
-        help="show what is encrypted, with the keys of JOBHERD_KEYS or JOBHERD_KEYS_FILE",
-    )
 
 
 def _steps(arguments: argparse.Namespace) -> int:
@@ -76,7 +67,7 @@ COMMANDS: Final = (
         "steps",
         "list the durable steps that a job has recorded",
         "  jobherd steps 42 --json | jq '.[].name'",
-        _steps_arguments,
+        add_job_and_decrypt,
         _steps,
         lists=True,
     ),

@@ -26,9 +26,6 @@ T = TypeVar("T")
 
 Row: TypeAlias = tuple[Any, ...]
 
-OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
-"""The final states: a job does not leave them on its own."""
-
 _JSON_COLUMNS: Final = frozenset({"payload", "result", "progress", "history", "usage", "post_mortem"})
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from jobherd.handlers._enqueue import statements
 from jobherd.handlers._enqueue.answer_deadline import SilentError
 from jobherd.handlers._enqueue.options import check_id
-from jobherd.handlers._enqueue.statements import OVER
 from jobherd.handlers._policy.durations import Duration, at_least_zero
+from jobherd.handlers._values.outcome import FINAL_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,7 +134,7 @@ class CompletionWait:
                     unnotified.append(number)
                 elif seen is None or time.monotonic() >= self._missed.setdefault(number, time.monotonic() + LATE):
                     gone.append(number)
-            elif row["state"] in OVER:
+            elif row["state"] in FINAL_STATES:
                 self._over[number] = row
                 del self.left[number]
                 self._missed.pop(number, None)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobherd.handlers._enqueue import statements
-from jobherd.handlers._enqueue.statements import OVER
 from jobherd.handlers._policy.durations import Duration, positive
+from jobherd.handlers._values.outcome import FINAL_STATES
 
 if TYPE_CHECKING:
     from jobherd.handlers._enqueue.statements import Statement
@@ -39,5 +39,5 @@ class JobWatch:
             message = f"job {self._id} not found" + ("" if self._seen is None else " any more: nothing of it was kept")
             raise LookupError(message)
         seen, self._seen = self._seen, [row[name] for name in _SHOWN]
-        self.over = row["state"] in OVER
+        self.over = row["state"] in FINAL_STATES
         return seen != self._seen

@@ -15,6 +15,7 @@ from jobherd.handlers._remote.reconnect import read_addresses
 from jobherd.handlers._remote.schema import PRODUCER
 from jobherd.handlers._remote.unary_calls import NotFoundError, UnaryCalls
 from jobherd.handlers._values.job_id import JobId, job_id
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.handlers._values.payload import decode_payload
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS: Final = 30.0
 """How long one call waits for a job. The gateway accepts at most 60 s."""
-FINAL: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
 class Producer:
@@ -184,7 +184,7 @@ class Producer:
             except NotFoundError:
                 message = f"job {job_id} does not exist"
                 raise LookupError(message) from None
-            if job["state"] in FINAL:
+            if job["state"] in FINAL_STATES:
                 return job
             rest = until - time.monotonic()
             if rest <= 0:

@@ -12,6 +12,8 @@ Label: TypeAlias = Literal[
     "ok", "retry", "failed", "poison", "snoozed", "abandoned", "cancelled", "expired", "suspended"
 ]
 State: TypeAlias = Literal["completed", "scheduled", "ready", "failed", "cancelled", "expired"]
+FINAL_STATES: Final = ("completed", "failed", "cancelled", "expired")
+"""A job does not leave them on its own."""
 
 
 class Meaning(NamedTuple):

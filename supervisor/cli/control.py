@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.actor import actor
 from jobherd.supervisor.cli.codes import ExitCode
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 _LATE: Final[dict[str | None, str]] = {
     None: "not found", "running": "too late: it runs",
-    **{state: f"too late: it is {state}" for state in ("completed", "failed", "cancelled", "expired")},
+    **{state: f"too late: it is {state}" for state in FINAL_STATES},
 }  # fmt: skip
 _WAITS: Final = {"ready", "scheduled", "retrying", "blocked"}
 

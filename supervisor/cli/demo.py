@@ -20,6 +20,7 @@ import psycopg
 
 from jobherd import handlers
 from jobherd.handlers import default_client
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.handlers.forge import _git, _sample
 from jobherd.handlers.forge import demo as made_up
 from jobherd.handlers.forge._database import transaction
@@ -47,7 +48,6 @@ STEADY: Final = 3
 PATIENCE: Final = 10.0
 """Seconds without any change before a message that no worker seems to run."""
 NO_WORKER: Final = "no worker seems to run: is `jobherd run --handlers jobherd.handlers.forge` running?"
-OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
 def show(folder: Path, *, dsn: str, schema: str, timeout: float, is_wanted: Callable[[], bool]) -> int:
@@ -202,7 +202,7 @@ class _Look:
         for row in changed:
             self._shown[row["job"]] = row["state"]
             print(_line(row), flush=True)
-        self._open = any(row["state"] not in OVER for row in rows)
+        self._open = any(row["state"] not in FINAL_STATES for row in rows)
         self._waiting = any(row["state"] == "ready" for row in rows)
         return bool(changed)
 
@@ -253,7 +253,7 @@ def _line(row: Row) -> str:
         f"  job {row['job']:<6} {row['kind']:<17} {console.cut(console.plain(ref), 16):<16} "
         f"{paint(f'{state:<9}', STATE_COLOURS.get(state, ''))}"
     )
-    if state not in OVER:
+    if state not in FINAL_STATES:
         return f"{words}         {console.cut(console.plain(row['error'] or ''), 60)}".rstrip()
     words += f" {show_span(row['ran']):>6}"
     if row["error"]:

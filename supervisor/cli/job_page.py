@@ -5,7 +5,6 @@ It queries nothing. Control characters in text from jobs are made visible.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -13,7 +12,7 @@ import orjson
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.console import paint, plain, plain_lines, show_moment, show_span
 from jobherd.supervisor.cli.job_text import holder_of, key_of, reason_of, since, when
-from jobherd.workers.inspect.phrases import size
+from jobherd.workers.inspect.phrases import moment_or_none, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -77,7 +76,7 @@ def _attempt(attempt: dict[str, Any]) -> Iterator[str]:
     code = f"  {attempt['error_code']}" if attempt.get("error_code") else ""
     where = f"  on {attempt['ran_on']}" if attempt.get("ran_on") else ""
     colour = console.STATE_COLOURS.get(outcome, "yellow")
-    start, end = _moment(attempt.get("started_at")), _moment(attempt.get("finished_at"))
+    start, end = moment_or_none(attempt.get("started_at")), moment_or_none(attempt.get("finished_at"))
     ran = f"  ran for {since(start, end)}" if start and end else ""
     yield ""
     yield (
@@ -129,10 +128,3 @@ def _used(usage: object) -> str:
         words["cpu_user"] = f"{show_span(usage['cpu_user'] + usage['cpu_system'])} of processor"
         del words["cpu_system"]
     return ", ".join(words.values())
-
-
-def _moment(text: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.supervisor.cli.console import show_moment, show_span
 from jobherd.workers.inspect.failures import given_code
 
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-STATES: Final = ("ready", "blocked", "scheduled", "retrying", "running", "completed", "failed", "cancelled", "expired")
-OVER: Final = ("completed", "failed", "cancelled", "expired")
+STATES: Final = ("ready", "blocked", "scheduled", "retrying", "running", *FINAL_STATES)
 
 
 def states(text: str) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import ExitCode
 from jobherd.supervisor.cli.command import Command, job_id, row_limit
 from jobherd.supervisor.cli.console import Column
 from jobherd.supervisor.cli.database import session
-from jobherd.supervisor.cli.job_text import OVER, document, key_of, since
+from jobherd.supervisor.cli.job_text import document, key_of, since
 from jobherd.supervisor.cli.kinds import suggest_kind
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def _end_of(key: dict[str, Any], *, live: bool) -> str:
 
 def _line(key: dict[str, Any]) -> tuple[object, ...]:
     age = None if key["since"] is None else since(key["since"], key["asked_at"])
-    ends = _end_of(key, live=key["state"] not in (None, *OVER))
+    ends = _end_of(key, live=key["state"] not in (None, *FINAL_STATES))
     return (key["kind"], key_of(key), key["job"], key["state"], age, ends)
 
 

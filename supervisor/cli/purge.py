@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.actor import actor
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, span
 from jobherd.supervisor.cli.database import session
-from jobherd.supervisor.cli.job_text import OVER
 
 if TYPE_CHECKING:
     from jobherd.supervisor.cli.database import Session
@@ -32,7 +32,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         required=True,
         metavar="STATE",
-        help=f"which: {', '.join(OVER)}, or all",
+        help=f"which: {', '.join(FINAL_STATES)}, or all",
     )
     parser.add_argument(
         "--older-than", type=span, required=True, metavar="TIME", help="only jobs that ended longer ago than this"
@@ -45,10 +45,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _states(text: str) -> list[str]:
     names = [word.strip() for word in text.split(",") if word.strip()]
     if names == ["all"]:
-        return list(OVER)
+        return list(FINAL_STATES)
     for name in names:
-        if name not in OVER:
-            message = f"{name[:40]!r} is not a final state: one of {', '.join(OVER)}, or all"
+        if name not in FINAL_STATES:
+            message = f"{name[:40]!r} is not a final state: one of {', '.join(FINAL_STATES)}, or all"
             raise argparse.ArgumentTypeError(message)
     return names
 

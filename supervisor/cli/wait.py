@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.supervisor.cli import console
 from jobherd.supervisor.cli.codes import CommandError, ExitCode
 from jobherd.supervisor.cli.command import Command, add_job_ids, job_ids, span
 from jobherd.supervisor.cli.console import paint, plain
 from jobherd.supervisor.cli.database import session
-from jobherd.supervisor.cli.job_text import OVER, reason_of
+from jobherd.supervisor.cli.job_text import reason_of
 
 if TYPE_CHECKING:
     import argparse
@@ -57,7 +58,9 @@ def _wait(arguments: argparse.Namespace) -> int:
                     if left <= 0:
                         return _waited(arguments, ids, found, timed_out=True)
                     notified = _await_notification(
-                        at, {number for number in ids if found[number]["state"] not in OVER}, min(left, BACKSTOP)
+                        at,
+                        {number for number in ids if found[number]["state"] not in FINAL_STATES},
+                        min(left, BACKSTOP),
                     )
                     with answered(at.connection, _within(until)):
                         over = _query(at, ids, found, printed, notified, quiet=arguments.json)
@@ -117,14 +120,14 @@ def _query(
         notified: states of finished jobs from notifications, also if no row of the job is kept.
         quiet: print nothing.
     """
-    rest = [number for number in ids if found.get(number, NOWHERE)["state"] not in OVER]
+    rest = [number for number in ids if found.get(number, NOWHERE)["state"] not in FINAL_STATES]
     seen = {row["id"]: row for row in at.rows("observe/list_states", {"ids": rest})}
     for number in rest:
         found[number] = seen.get(number) or NOWHERE | ({"state": notified[number]} if number in notified else {})
-        if found[number]["state"] in OVER and not quiet and number not in printed:
+        if found[number]["state"] in FINAL_STATES and not quiet and number not in printed:
             printed.add(number)
             print(_ended(number, found[number]), flush=True)
-    return all(found[number]["state"] in {*OVER, "unknown"} for number in ids)
+    return all(found[number]["state"] in {*FINAL_STATES, "unknown"} for number in ids)
 
 
 def _ended(number: int, job: dict[str, Any]) -> str:
@@ -146,7 +149,7 @@ def _waited(arguments: argparse.Namespace, ids: list[int], found: dict[int, dict
         console.complain(
             f"job {', '.join(missing)} not found: it never existed, it was deleted, or its retention has ended"
         )
-    open_ones = [str(number) for number in ids if found[number]["state"] not in {*OVER, "unknown"}]
+    open_ones = [str(number) for number in ids if found[number]["state"] not in {*FINAL_STATES, "unknown"}]
     if timed_out:
         console.complain(f"not finished: {', '.join(open_ones)}")
         return ExitCode.TIMEOUT

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 from starlette.routing import Route
 
 from jobherd.handlers._policy import durations
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.workers.dashboard import bulk
 from jobherd.workers.dashboard.actions import Done, action
 from jobherd.workers.dashboard.database import database
-from jobherd.workers.dashboard.filters import LIVE, OVER, Wanted
+from jobherd.workers.dashboard.filters import LIVE, Wanted
 from jobherd.workers.dashboard.job_search import search_jobs
 from jobherd.workers.dashboard.redaction import paths_of
 from jobherd.workers.dashboard.render import page
@@ -55,13 +56,15 @@ class BulkAction:
 BULK_ACTIONS: Final = {
     "retry": BulkAction(
         "Retry",
-        ("retrying", "scheduled", *OVER),
+        ("retrying", "scheduled", *FINAL_STATES),
         "will run again now: waiting jobs at once, finished jobs from the start",
     ),
     "cancel": BulkAction(
         "Cancel", LIVE, "will be cancelled: waiting jobs at once; running jobs are interrupted", danger=True
     ),
-    "delete": BulkAction("Delete", OVER, "will be deleted permanently, with their attempts and logs", danger=True),
+    "delete": BulkAction(
+        "Delete", FINAL_STATES, "will be deleted permanently, with their attempts and logs", danger=True
+    ),
     "reprioritize": BulkAction(
         "Change priority", ("ready", "retrying", "scheduled", "blocked"), "will be given the priority that you set"
     ),

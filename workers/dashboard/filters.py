@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 LIVE: Final = ("running", "ready", "retrying", "scheduled", "blocked")
 TROUBLED: Final = ("failed", "cancelled", "expired")
-OVER: Final = (*TROUBLED, "completed")
-STATES: Final = (*LIVE, *OVER)
+STATES: Final = (*LIVE, *TROUBLED, "completed")
 """In the words of the view `jobherd.jobs`."""
 LONGEST: Final = 200
 """Characters of a field."""

@@ -16,11 +16,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from jobherd.handlers._values.encryption import HEAD, cover
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.handlers._values.payload import PayloadError, check_payload
 from jobherd.workers.dashboard.actions import Done, action, allow_acting
 from jobherd.workers.dashboard.database import database
 from jobherd.workers.dashboard.documents import document, pretty, read_edited
-from jobherd.workers.dashboard.job_details import OVER, head_of, trail_of
+from jobherd.workers.dashboard.job_details import head_of, trail_of
 from jobherd.workers.dashboard.job_id import JOB_PATH
 from jobherd.workers.dashboard.live_updates import FINAL, PACE, Topic
 from jobherd.workers.dashboard.redaction import redact, restore
@@ -157,7 +158,7 @@ def _pace(state: str | None) -> dict[str, object]:
     A job that no longer exists is not queried again. A finished one is queried seldom, because it
     may be run again.
     """
-    return {FINAL: True} if state is None else {PACE: SELDOM} if state in OVER else {}
+    return {FINAL: True} if state is None else {PACE: SELDOM} if state in FINAL_STATES else {}
 
 
 def _known(argument: str) -> int:
@@ -177,7 +178,7 @@ async def _past(request: Request) -> Row:
     row = await database(request).row("observe/show_job", {"id": number})
     if row is None:
         raise Refused(HTTPStatus.NOT_FOUND, f"Job {number} does not exist. {GONE}")
-    if row["state"] not in OVER:
+    if row["state"] not in FINAL_STATES:
         raise Refused(
             HTTPStatus.CONFLICT,
             f"Job {number} is {row['state']}: it can be edited once it is finished. Cancel it first.",

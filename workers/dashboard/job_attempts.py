@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.workers.dashboard.documents import parsed, sendable
 from jobherd.workers.dashboard.redaction import redact_text
 from jobherd.workers.dashboard.render import duration, size
+from jobherd.workers.inspect.phrases import moment_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
 _MEMORY: Final = {
     "group": "control group",
@@ -123,8 +124,8 @@ def attempt_of(attempt: Mapping[str, Any], log: Mapping[str, Any] | None) -> Att
     return Attempt(
         number=attempt.get("attempt", "?"),
         outcome=str(attempt.get("outcome", "?")),
-        started_at=moment_of(attempt.get("started_at")),
-        finished_at=moment_of(attempt.get("finished_at")),
+        started_at=moment_or_none(attempt.get("started_at")),
+        finished_at=moment_or_none(attempt.get("finished_at")),
         ran_on=_text(attempt.get("ran_on")),
         code=_text(attempt.get("error_code")),
         error=None if error == sentence else error,  # for a dead process the sentence is the error
@@ -159,11 +160,3 @@ def _death(name: str, value: object) -> tuple[str, object]:
 
 def _text(value: object) -> str | None:
     return sendable(value) if isinstance(value, str) and value else None
-
-
-def moment_of(text: object) -> datetime | None:
-    """Return a timestamp, or None if the text is not one."""
-    try:
-        return datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None

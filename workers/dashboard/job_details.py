@@ -11,10 +11,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.workers.dashboard.documents import document, parsed, sendable
-from jobherd.workers.dashboard.job_attempts import attempt_of, history_of, moment_of, numbered
+from jobherd.workers.dashboard.job_attempts import attempt_of, history_of, numbered
 from jobherd.workers.dashboard.redaction import redact, redact_text
 from jobherd.workers.dashboard.timeline import timeline
 from jobherd.workers.inspect import explain as reasons
+from jobherd.workers.inspect.phrases import moment_or_none
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from jobherd.workers.dashboard.redaction import Redactions
     from jobherd.workers.dashboard.timeline import Timeline
 
-OVER: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 IN_FULL: Final = 20
 """Attempts that are shown in full; earlier ones get a line each."""
 CHILDREN: Final = 50
@@ -138,7 +138,9 @@ def _mark(moment: datetime) -> str:
 
 def _sentence(text: str) -> Sentence:
     parts = text.split("\0")
-    found: Sentence = [moment_of(part) or part if place % 2 else sendable(part) for place, part in enumerate(parts)]
+    found: Sentence = [
+        moment_or_none(part) or part if place % 2 else sendable(part) for place, part in enumerate(parts)
+    ]
     if isinstance(found[0], str):
         found[0] = found[0][:1].upper() + found[0][1:]
     if not text.endswith((".", "!", "?")):

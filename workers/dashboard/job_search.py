@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import errors
 
-from jobherd.workers.dashboard.filters import LIVE, OVER, TROUBLED
+from jobherd.handlers._values.outcome import FINAL_STATES
+from jobherd.workers.dashboard.filters import LIVE, STATES, TROUBLED
 from jobherd.workers.dashboard.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -99,11 +100,11 @@ async def search_jobs(
         clock,
         clock() + budget,
     )
-    states = wanted.states or (*LIVE, *OVER)
+    states = wanted.states or STATES
     low = 0
     if any(state in LIVE for state in states):
         low = await search.live(limit if wanted.is_everything else max(scan, limit))
-    if any(state in OVER for state in states) and low < before:
+    if any(state in FINAL_STATES for state in states) and low < before:
         troubled = all(state in {*LIVE, *TROUBLED} for state in states)
         low = max(low, await search.past(low, limit if wanted.is_everything else max(FIRST, limit), troubled=troubled))
     found = search.found

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from jobherd.workers.dashboard.filters import OVER
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.workers.dashboard.job_search import BUDGET, LARGEST, MOST, Found, JobSearch, cover_errors
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def search_jobs_by_end(
     hidden = hidden or {}
     [known] = await database.rows("dashboard/show_newest_end")
     now = known["now"]
-    among = wanted.among(OVER)
+    among = wanted.among(FINAL_STATES)
     if among is None:
         return Found(asked_at=now)
     search = JobSearch(database, among.parameters(now) | {"hidden": list(hidden)}, clock, clock() + budget)

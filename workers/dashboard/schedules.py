@@ -20,12 +20,12 @@ from jobherd.handlers._policy.timing_words import words_of
 from jobherd.workers.dashboard.actions import Done, action
 from jobherd.workers.dashboard.database import database
 from jobherd.workers.dashboard.documents import document
-from jobherd.workers.dashboard.job_attempts import moment_of
 from jobherd.workers.dashboard.json_values import document as object_of
 from jobherd.workers.dashboard.live_updates import FINAL, Topic
 from jobherd.workers.dashboard.redaction import redact
 from jobherd.workers.dashboard.render import duration, page
 from jobherd.workers.dashboard.request import root_of, viewer_of
+from jobherd.workers.inspect.phrases import moment_or_none
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -75,14 +75,14 @@ def described(row: Row) -> Row:
         ("late", late),
     )  # fmt: skip
     row["condition"] = next((word for word, holds in conditions if holds), "active")
-    row["held_at"], row["backfilled_to"] = moment_of(row["held_at"]), moment_of(row["backfilled_to"])
+    row["held_at"], row["backfilled_to"] = moment_or_none(row["held_at"]), moment_or_none(row["backfilled_to"])
     return row
 
 
 def upcoming(row: Row) -> tuple[list[tuple[datetime, str]], str]:
     """Return the next instants, each also as the clock of the schedule's zone shows it; or a problem."""
     options = object_of(row["options"])
-    limits = [moment_of(options.get(name)) for name in ("starts_at", "ends_at")]
+    limits = [moment_or_none(options.get(name)) for name in ("starts_at", "ends_at")]
     timing = Timing(row["cron"], row["every"], row["tz"], *limits)
     try:
         # What is planned counts, also if this host has other time zone data.

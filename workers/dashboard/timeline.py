@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from jobherd.workers.dashboard.render import duration
+from jobherd.workers.inspect.phrases import moment_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +24,6 @@ THIN: Final = 2.5
 """Minimum width of a phase, in percent of the line."""
 APART: Final = 16.0
 """Minimum distance of two times on the axis, in percent: the width of one on a phone."""
-ROOM: Final = 24.0
-"""Minimum width of a phase with a label, in percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,6 @@ class Stretch:
     def title(self) -> str:
         """The label and the duration."""
         return f"{self.word}: {duration(self.seconds)}"
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the label fits into it."""
-        return self.width >= ROOM
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +94,11 @@ def timeline(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now: 
 
 def _stretches(job: Mapping[str, Any], history: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Stretch]:
     at = job["created_at"]
-    attempts = [one for one in history if _moment(one.get("finished_at")) is not None]
+    attempts = [one for one in history if moment_or_none(one.get("finished_at")) is not None]
     over = job["finished_at"] is not None
     for place, attempt in enumerate(attempts):
-        end = _moment(attempt["finished_at"]) or now
-        start = _moment(attempt.get("started_at"))
+        end = moment_or_none(attempt["finished_at"]) or now
+        start = moment_or_none(attempt.get("started_at"))
         last = over and place == len(attempts) - 1
         yield from _wait(at, start or end, job["run_at"] if last else None)
         outcome = str(attempt.get("outcome", "past"))
@@ -135,13 +129,6 @@ def _wait(start: datetime, end: datetime, due: datetime | None) -> Iterator[Stre
 
 def _seconds(start: datetime, end: datetime) -> float:
     return max(0.0, (end - start) / timedelta(seconds=1))
-
-
-def _moment(text: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
 
 
 def _shortened(stretches: list[Stretch]) -> list[Stretch]:

@@ -17,6 +17,7 @@ from jobherd.handlers._enqueue import statements
 from jobherd.handlers._enqueue.dsn import find_listen_dsn, session_of
 from jobherd.handlers._enqueue.send import arun_on
 from jobherd.handlers._enqueue.waiting import ends
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.workers.database.errors import error_name
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class FinishedJobs:
         rows = await arun_on(listener, statements.show_jobs(jobs), schema=self._schema)
         for job in jobs:
             row = rows.get(job)
-            if row is not None and row["state"] in statements.OVER:
+            if row is not None and row["state"] in FINAL_STATES:
                 self._finish(job, row["state"])
 
     def _finish(self, job: int, state: str) -> None:

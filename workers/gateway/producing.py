@@ -16,9 +16,10 @@ from jobherd.handlers._enqueue import statements
 from jobherd.handlers._enqueue.async_client_pool import AsyncClientPool
 from jobherd.handlers._enqueue.pool import PoolSettings
 from jobherd.handlers._enqueue.send import aput_on, arun_on
-from jobherd.handlers._enqueue.statements import OVER, Statement
+from jobherd.handlers._enqueue.statements import Statement
 from jobherd.handlers._values.job_id import DuplicateJob, job_id, known_id
 from jobherd.handlers._values.json_output import JsonText, dumpable, job_document
+from jobherd.handlers._values.outcome import FINAL_STATES
 from jobherd.workers.gateway.finished_jobs import FinishedJobs
 from jobherd.workers.gateway.new_jobs import NewJobsError, merged
 
@@ -154,7 +155,7 @@ class Producing:
     async def show(self, job: int, principal: Principal, wait: float) -> bytes | None:
         """Return a job as JSON, once it is finished or after that time; None: the job does not exist."""
         row = await self._look(job, principal)
-        if row is not None and wait and row["state"] not in OVER:
+        if row is not None and wait and row["state"] not in FINAL_STATES:
             state = await self._finished.wait(job, wait)
             later = await self._look(job, principal)
             # Nothing is kept of the jobs of some kinds.

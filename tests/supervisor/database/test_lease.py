@@ -124,7 +124,7 @@ def test_session_that_receives_no_notifications_is_replaced(parent):
     assert parent.db.link is Link.UP
     parent.turn(time.monotonic() + later + ECHO_PATIENCE + 1)
     assert parent.db.link is not Link.UP
-    assert "does not hear" in parent.db.trouble
+    assert "does not receive its own notifications" in parent.db.trouble
     parent.until(lambda: parent.db.epoch > epoch and parent.lease.receives_notifications, ahead=later + 10)
 
 

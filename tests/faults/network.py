@@ -182,7 +182,7 @@ class Hosts:
         given_up = [
             message
             for herd in self.herds
-            for word in ("does not hear", "no answer to", "no word from")
+            for word in ("does not receive its own", "no answer to", "no message from")
             for message in herd.messages(word)
         ]
         self.report.holds("no session was given up on a slow connection", not given_up, given_up[:4])

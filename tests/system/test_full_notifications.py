@@ -131,7 +131,7 @@ def test_full_notification_queue_loses_no_job_and_blocks_none(tmp_path: Path, ga
             assert any("queue of notifications is 100% full" in found["text"] for found in answer.json["findings"])
             assert len(fleet.said("notification queue is full", after=mark)) == 1
             assert fleet.said("refused", after=mark) == []
-            assert fleet.said("does not hear", after=mark) == []
+            assert fleet.said("does not receive its own", after=mark) == []
 
             stranger.leave()
             fleet.wait_log("notification queue has space again", after=mark)

@@ -372,7 +372,7 @@ def test_transaction_session_that_went_silent_fails_one_attempt_and_is_replaced(
         assert network.stall("*:transaction") == 1
         row, notes, _ = run(bank, child, "bank:declared", how="well")
         assert (row["state"], notes) == ("retrying", [])
-        assert "no word from the server" in row["error"]
+        assert "no message from the server" in row["error"]
         assert run(bank, child, "bank:declared", how="well")[0]["state"] == "completed", "in a new session"
         assert child.dismiss() == EXIT_REQUESTED
 

@@ -219,7 +219,7 @@ def test_worker_continues_if_its_unused_table_session_goes_silent(
         child.wait_idle()
         assert network.stall("jobherd:table:*") == 1
         child.nudge()
-        wait_for_line(child, "no word from the server")
+        wait_for_line(child, "no message from the server")
         job = bench.enqueue("act:nothing")
         work_one(bench, child, gate)
         bench.wait(job, "completed")

@@ -225,24 +225,24 @@ def test_async_transaction_is_limited_to_one_database(as_default, second):
             assert shard_of(await aenqueue_on(connection, "a:b", queue="pdf")) == 2
             with pytest.raises(ValueError, match="connection leads to shard 2"):
                 await receipt.options(connection=connection).aenqueue(order_id=7)
-            token = module.join(connection)
+            token = module.enter_transaction(connection)
             assert shard_of(await chain(pdf.call(order_id=1)).aenqueue()) == 2
             with pytest.raises(ValueError, match="connection leads to shard 2"):
                 await chain(receipt.call(order_id=1)).aenqueue()
-            module.part(token)
+            module.leave_transaction(token)
 
     asyncio.run(use())
 
 
 def test_transaction_of_a_running_job_is_limited_to_one_database(as_default, first):
     with psycopg.connect(first) as connection:
-        token = module.join(connection)
+        token = module.enter_transaction(connection)
         try:
             assert shard_of(receipt.enqueue(order_id=7)) == 1
             with pytest.raises(ValueError, match="connection leads to shard 1"):
                 pdf.enqueue(order_id=7)
         finally:
-            module.part(token)
+            module.leave_transaction(token)
 
 
 def test_databases_without_a_shard_number_or_with_the_same_one_are_rejected(first, database, cluster, template):

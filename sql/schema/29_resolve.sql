@@ -17,6 +17,7 @@ DECLARE
     still  bigint[];
     ended  bigint[];
     states text[];
+    flows  bigint[];
     part   text;
     found_ones bigint[];
 BEGIN
@@ -41,11 +42,13 @@ BEGIN
                (SELECT h.state FROM jobherd.history h WHERE h.id = u.job ORDER BY h.finished_at DESC LIMIT 1) AS state
           FROM unnest(jobs) AS u (job)
     )
-    SELECT coalesce(array_agg(job) FILTER (WHERE waits), '{}'), coalesce(array_agg(job) FILTER (WHERE runs_marked OR flow_state = 'open'), '{}'),
+    SELECT coalesce(array_agg(job) FILTER (WHERE waits), '{}'), coalesce(array_agg(job) FILTER (WHERE runs_marked), '{}'), array_agg(job) FILTER (WHERE flow_state = 'open'),
            array_agg(job) FILTER (WHERE NOT waits AND runs_marked IS NULL AND flow_state IS DISTINCT FROM 'open'),
            -- of a job that leaves no history: it has completed
            array_agg(coalesce(flow_state, state, 'completed')) FILTER (WHERE NOT waits AND runs_marked IS NULL AND flow_state IS DISTINCT FROM 'open')
-      INTO still, known, ended, states FROM at;
+      INTO still, known, flows, ended, states FROM at;
+    -- Race: the process that ends the flow may have looked for jobs that wait before this one was there.
+    known := known || array(SELECT f.id FROM jobherd.flows f WHERE f.id = ANY (flows) AND f.state = 'open' FOR SHARE SKIP LOCKED);
     FOREACH part IN ARRAY '{ready,scheduled,parked,blocked}'::text[] LOOP
         EXIT WHEN still = '{}';
         EXECUTE format('WITH free AS MATERIALIZED (SELECT id FROM jobherd.%1$I WHERE id = ANY ($1) FOR UPDATE SKIP LOCKED),'

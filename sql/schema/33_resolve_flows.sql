@@ -59,10 +59,16 @@ DECLARE
     old    jobherd.flows;
     counts record;
     ended  integer := 0;
+    alone  boolean := false;  -- no open transaction adds members
 BEGIN
     SELECT * INTO old FROM jobherd.flows f WHERE f.id = of_flow FOR UPDATE SKIP LOCKED;
     IF NOT FOUND AND EXISTS (SELECT FROM jobherd.flows f WHERE f.id = of_flow) THEN
         RETURN NULL;
+    END IF;
+    -- Race: an unsealed flow that is stopped ends only if no open transaction adds members to it. This must be known before the rows
+    -- are taken: members that are added and committed in between would be missed.
+    IF NOT old.sealed AND old.stopping IS NOT NULL THEN
+        alone := pg_try_advisory_xact_lock(jobherd.seal_lock(of_flow));
     END IF;
     -- Race: all rows, in one statement that begins after the lock. With some of them, the end of a member could be counted
     -- before the members that it has added.
@@ -92,7 +98,10 @@ BEGIN
          WHERE EXISTS (SELECT FROM jobherd.edges g WHERE g.upstream = e.job AND g.state IS NULL);
     END IF;
     IF old.state IS DISTINCT FROM 'open' THEN
-        RETURN counts.rows;  -- a member that was run again after the end of its flow
+        -- A member that was run again after the end of its flow. Race: retry_flow counts the members instead. In REPEATABLE READ it
+        -- would count in a snapshot that still has these rows, unless the row of the flow changes.
+        UPDATE jobherd.flows f SET pending = f.pending WHERE f.id = of_flow AND counts.rows > 0;
+        RETURN counts.rows;
     END IF;
     UPDATE jobherd.flows f
        SET pending = f.pending + counts.delta, completed = f.completed + counts.completed, failed = f.failed + counts.failed,
@@ -103,8 +112,7 @@ BEGIN
     IF old.stopping IS NOT NULL AND old.pending > 0 THEN
         ended := jobherd.stop_members(of_flow, most);
     END IF;
-    -- Race: an unsealed flow that is stopped ends only if no open transaction adds members to it.
-    IF old.pending <= 0 AND (old.sealed OR (old.stopping IS NOT NULL AND pg_try_advisory_xact_lock(jobherd.seal_lock(of_flow)))) THEN
+    IF old.pending <= 0 AND (old.sealed OR alone) THEN
         UPDATE jobherd.flows f
            SET state = CASE WHEN f.failed > 0 THEN 'failed' WHEN f.cancelled > 0 THEN 'cancelled' ELSE 'completed' END,
                ended_at = clock_timestamp(), stopping = NULL, sealed = true
@@ -199,8 +207,12 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     page bigint[];
+    held bigint[];
 BEGIN
     page := array(SELECT f.id FROM jobherd.flows f WHERE f.state = 'open' AND f.id > coalesce(past, 0) ORDER BY f.id LIMIT most);
+    -- Race: two processes would count the same vanished member, and the flow would end too early. The statement that compares begins
+    -- after the lock.
+    held := array(SELECT f.id FROM jobherd.flows f WHERE f.id = ANY (page) ORDER BY f.id FOR UPDATE SKIP LOCKED);
     INSERT INTO jobherd.ends (flow, state, delta)
     SELECT o.id, 'cancelled', -o.missing::integer
       FROM (SELECT f.id, f.pending + (SELECT coalesce(sum(e.delta), 0) FROM jobherd.ends e WHERE e.flow = f.id)
@@ -210,7 +222,7 @@ BEGIN
                    - (SELECT count(*) FROM jobherd.blocked r WHERE (r.extras).flow = f.id AND (r.extras).flow > 0)
                    - (SELECT count(*) FROM jobherd.running r CROSS JOIN LATERAL unnest(r.jobs) AS j WHERE (j.extras).flow = f.id)
                    - (SELECT count(*) FROM jobherd.flows i WHERE i.outer_flow = f.id AND i.state = 'open') AS missing
-              FROM jobherd.flows f WHERE f.id = ANY (page) AND f.state = 'open') AS o
+              FROM jobherd.flows f WHERE f.id = ANY (held) AND f.state = 'open') AS o
      WHERE o.missing > 0;
     RETURN CASE WHEN cardinality(page) >= most THEN page[most] END;
 END $$;

@@ -121,6 +121,11 @@ BEGIN
         RAISE EXCEPTION 'jobherd.retry_flow: flow % has the same unique key, and is open', same
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Wait for its end, or cancel it.';
     END IF;
+    -- Race: waits for processes that are passing on an end of this flow or of its members. What they cancel runs again too.
+    PERFORM FROM jobherd.ends e
+      WHERE e.flow = 0 AND (e.job = flow_id OR EXISTS (SELECT FROM jobherd.history h
+                                                        WHERE h.id = e.job AND (h.extras).flow = flow_id AND (h.extras).flow > 0))
+      ORDER BY e.id FOR UPDATE;
     PERFORM jobherd.recount_flow(flow_id);
     IF from_node IS NULL THEN
         jobs := array(SELECT DISTINCT h.id FROM jobherd.history h
@@ -157,6 +162,9 @@ BEGIN
         EXIT WHEN more = '{}';
         jobs := jobs || more;
     END LOOP;
+    -- An end that is not passed on yet does not count: it would cancel what waits for the job that runs again.
+    more := jobs || flow_id;
+    DELETE FROM jobherd.ends e WHERE e.flow = 0 AND e.job = ANY (more);
     -- Not marked: what became of an upstream job that is not run again is looked up. It may have been run again by hand.
     UPDATE jobherd.edges e SET state = NULL, result = NULL, marked = false
      WHERE e.downstream = ANY (jobs) AND e.flow = flow_id

@@ -10,8 +10,7 @@
  * OUTSIDE   The flow is not sealed, and a program adds a member. The program shares a lock until its commit, and a seal waits for this
  *           lock. A canceled flow ends without a seal, so its resolver tries to get the lock before it deletes the rows.
  * VANISHES  A user deletes a member with SQL. A search locks the flow and compares `pending`, `ends` and the members in one snapshot.
- * FOLLOWS   A producer enqueues a job behind the flow. A maintenance process reads whether the flow is open, then marks the job. A
- *           search finds a marked job whose flow has ended.
+ * FOLLOWS   A producer enqueues a job behind the flow. A maintenance process locks the flow, reads whether it is open, and marks the job.
  *
  * Proved within these bounds:
  *   EARLY  the flow ends, or has ended, while a member is live for which it waits
@@ -51,10 +50,7 @@
  * breaks: OUTSIDE TRIES_LATE      EARLY  the resolver tries to get the lock after it has deleted the rows
  * breaks: OUTSIDE NO_STOP_LOOK    LOST   no resolver looks at a canceled flow without rows
  * breaks: VANISHES NO_SEARCH_LOCK  EARLY  two searches find the same member
- * breaks: FOLLOWS NO_SEARCH        LOST   the flow ends before the job is marked, and there is no search
- *
- * The SQL does not have four of these guards yet. It behaves as with OUTSIDE TRIES_LATE, KEEPS_END and VANISHES NO_SEARCH_LOCK, and as
- * with EARLY_RECOUNT if a REPEATABLE READ transaction retries the flow.
+ * breaks: FOLLOWS NO_MARK_LOCK     LOST   the process that marks the job does not lock the flow
  *
  * Not modeled: how members end (completed, failed, canceled), so a flow ends either way, and a retry of the flow runs any member again or
  * none; flows in flows, which end like members; a program that adds members after the seal, which only running members may do; and
@@ -531,25 +527,23 @@ active proctype Producer() {
 active proctype Marker() {    /* mark_upstreams */
     bool was_open;
     do
+#ifdef NO_MARK_LOCK
     :: atomic { job == UNMARKED -> was_open = open };
+#else
+    :: atomic { job == UNMARKED && !locked -> was_open = open; locked = open };    /* FOR SHARE SKIP LOCKED */
+#endif
        atomic {
             if
             :: was_open -> if :: job == UNMARKED -> job = WAITS :: else fi
             :: else -> left_success = true
             fi;
+#ifndef NO_MARK_LOCK
+            if :: was_open -> locked = false :: else fi;
+#endif
             was_open = false }
     :: timeout -> break
     od
 }
-
-#ifndef NO_SEARCH
-active proctype Search() {    /* find_vanished_upstreams, once an hour */
-    do
-    :: atomic { job == WAITS && !open && !left_success && !left_failure -> left_success = true }
-    :: timeout -> break
-    od
-}
-#endif
 #endif
 
 active proctype Monitor() {

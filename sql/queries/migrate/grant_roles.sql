@@ -55,7 +55,7 @@ BEGIN
                     ('parked',          '{-,      rawd,  r,    rwd}'),
                     ('blocked',         '{-,      rawd,  r,    rawd}'),
                     ('edges',           '{-,      rawd,  r,    rwd}'),
-                    ('ends',            '{-,      rawd,  r,    ra}'),
+                    ('ends',            '{-,      rawd,  r,    rawd}'),
                     ('flows',           '{-,      rawd,  r,    rw}'),
                     ('results',         '{-,      rawd,  r,    r}'),
                     ('waiting',         '{-,      r,     r,    r}'),

@@ -22,7 +22,7 @@
  * breaks: NO_FENCE      TWICE  the record does not check whether the claim still exists
  * breaks: ANY_END       EARLY  the end of one child job wakes the job, and the job does not check the flow
  *
- * Not modeled: how the end of the last child job ends the flow, and signals (signal.pml).
+ * Not modeled: how the last child job ends the flow (resolve.pml), and signals (signal.pml).
  */
 #ifndef NW
 #define NW 2              /* attempts at the same time, including frozen ones */

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Limits:
-    """Times are in seconds, sizes in bytes; 0 switches a limit off."""
+    """Times are in seconds, sizes in bytes; 0 switches a limit off.
+
+    The defaults are those of tests: `of` passes every field.
+    """
 
     workers: int = 4
     max_workers: int = 64

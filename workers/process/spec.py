@@ -68,7 +68,8 @@ class UplinkSettings:
 class ChildSettings:
     """The settings that child processes get. Times in seconds.
 
-    Each field has the name of a setting, or of a property of `Settings`, and gets its value.
+    Each field has the name of a setting, or of a property of `Settings`, and gets its value. The defaults
+    are those of tests: `child_settings` in the supervisor passes every field.
     """
 
     dsn: str

@@ -23,7 +23,7 @@ def hurry(seconds: int) -> None:
     from jobherd.workers.database import connection
 
     database.CONNECT_TIMEOUT = seconds
-    db.CONNECT_PATIENCE = connector.CONNECT_PATIENCE = connection.CONNECT_PATIENCE = seconds  # type: ignore[misc]
+    db.CONNECT_PATIENCE = connector.CONNECT_PATIENCE = seconds  # type: ignore[misc]
     connection.Session.__init__.__kwdefaults__["patience"] = float(seconds)
 
 

@@ -189,7 +189,7 @@ class _Loop:
             at_rest = True
         except asyncio.CancelledError as cancelled:
             if self._interruption is not None:
-                raise self._interruption from cancelled
+                raise self._interruption.with_traceback(cancelled.__traceback__) from None
             raise
         else:
             return result

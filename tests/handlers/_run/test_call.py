@@ -14,6 +14,7 @@ import pytest
 
 from jobherd import Job, JobTimeout, handler
 from jobherd.handlers._run.call import call, interrupt
+from jobherd.handlers._values.sanitize import describe_exception
 from tests.handlers import ringer
 
 JOB = Job(id=7, kind="demo:x")
@@ -196,6 +197,19 @@ def test_alarm_interrupts_a_waiting_coroutine_once_and_lets_it_await_in_its_clea
         call_handler(endless, {})
     assert cleaned == [True]
     assert len(rings) == 1
+
+
+def test_traceback_of_an_interrupted_wait_leads_to_the_coroutines_line():
+    @handler("a:b")
+    async def endless() -> None:
+        begun_to_wait()
+        await asyncio.Event().wait()
+
+    with interrupts(0.05), pytest.raises(JobTimeout) as caught:
+        call_handler(endless, {})
+    trace = describe_exception(caught.value)[1]
+    assert trace.rindex(f'"{__file__}"') > trace.rindex("in run_until_complete")
+    assert "CancelledError" not in trace
 
 
 def test_alarm_interrupts_an_endless_loop_in_another_task():

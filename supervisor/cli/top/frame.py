@@ -165,7 +165,7 @@ def _help() -> list[Text]:
         lines.append(line)
     hints = (
         "Any key goes back.",
-        "Bars show what handlers report with job.progress(); `jobherd why ID` explains a job.",
+        "Bars show job.progress() of handlers; `jobherd why ID` explains a job.",
     )
     return [*lines, Text(""), *(Text(text, style="dim") for text in hints)]
 

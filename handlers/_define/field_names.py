@@ -7,10 +7,10 @@ of the payload of an older job.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, get_origin
 
 from jobherd.handlers._define.binding import WHOLE, known_names
+from jobherd.handlers._policy.names import did_you_mean
 from jobherd.handlers._policy.redact import steps_of
 from jobherd.handlers._values.models import library_of
 from jobherd.handlers._values.shapes import fields_of, has_fields, is_named_tuple, is_typed_dict
@@ -56,12 +56,6 @@ def doubtful_redact(handler: AnyHandler) -> Iterator[str]:
         left = known[1] - {one.name for one in first.values() if one.name is not None}
         if likely := did_you_mean(step.name, left):
             yield f"redact names {path!r} of {handler.kind}, and {known[0]} {step.name!r}{likely}"
-
-
-def did_you_mean(name: str, names: frozenset[str]) -> str:
-    """Return the end of a message with the most similar name, or nothing."""
-    alike = difflib.get_close_matches(name, sorted(names), 1)
-    return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def _known(signature: Signature) -> tuple[str, frozenset[str]] | None:

@@ -5,8 +5,12 @@ An invalid one must fail where it is written. The error names the field, the val
 
 from __future__ import annotations
 
+import difflib
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 KIND: Final = re.compile(r"[a-z0-9_][a-z0-9_.:-]{0,99}")
 RESERVED: Final = "jobs:"
@@ -24,6 +28,16 @@ TRACE_HEADERS: Final = ("traceparent", "tracestate", "baggage")
 
 _LONGEST_PARTITION: Final = 200
 _SMALLEST, _LARGEST = -32768, 32767  # the columns are smallint
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message with the most similar of these names, or nothing.
+
+    >>> did_you_mean("ordr_id", ["order_id", "reason"])
+    "; did you mean 'order_id'?"
+    """
+    alike = difflib.get_close_matches(name, sorted(names), 1)
+    return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def check_kind(value: object) -> str:

@@ -13,7 +13,6 @@ fix.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence  # noqa: TC003 - `get_type_hints` of the options needs them
 from dataclasses import dataclass, field, fields
@@ -23,7 +22,7 @@ from typing import Any, Final, Literal, Required, TypedDict
 from jobherd.handlers._policy.backoff import DEFAULT, BackoffLike, check_backoff
 from jobherd.handlers._policy.costs import check_names
 from jobherd.handlers._policy.durations import Duration, at_least_zero, positive
-from jobherd.handlers._policy.names import check_queue, check_whole
+from jobherd.handlers._policy.names import check_queue, check_whole, did_you_mean
 from jobherd.handlers._policy.option_checks import (
     Cost,
     Errors,
@@ -258,8 +257,7 @@ def check_policy(**options: Any) -> Policy:
             if name in SCHEDULED:
                 message = f'{name} is an option of a schedule: schedules=[Schedule("a-name", every="15s", {name}=...)]'
                 raise TypeError(message)
-            alike = difflib.get_close_matches(name, OPTIONS, 1)
-            message = f"handler() has no option {name!r}" + (f"; did you mean {alike[0]!r}?" if alike else "")
+            message = f"handler() has no option {name!r}{did_you_mean(name, OPTIONS)}"
             raise TypeError(message)
     policy = Policy(**{name: OPTIONS[name]["check"](value, field=name) for name, value in options.items()})
     check_refill(policy.rate, policy.burst)

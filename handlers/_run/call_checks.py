@@ -32,7 +32,7 @@ def check_call(call: object, place: str) -> None:
     if hasattr(call, "enqueue") and hasattr(call, "nodes"):
         fix = "chains and groups cannot be nested, so add the jobs to a Flow"
     elif isinstance(call, list | tuple):
-        fix = "give each call as an argument of its own, as in chain(*calls)"
+        fix = "give each call as a separate argument, as in chain(*calls)"
     else:
         fix = f"write {_function(call)}.call(...)"
     message = f"{place} is {_called(call)}, not a call: {fix}"

@@ -42,7 +42,8 @@ BEGIN
                (SELECT h.state FROM jobherd.history h WHERE h.id = u.job ORDER BY h.finished_at DESC LIMIT 1) AS state
           FROM unnest(jobs) AS u (job)
     )
-    SELECT coalesce(array_agg(job) FILTER (WHERE waits), '{}'), coalesce(array_agg(job) FILTER (WHERE runs_marked), '{}'), array_agg(job) FILTER (WHERE flow_state = 'open'),
+    SELECT coalesce(array_agg(job) FILTER (WHERE waits), '{}'), coalesce(array_agg(job) FILTER (WHERE runs_marked), '{}'),
+           array_agg(job) FILTER (WHERE flow_state = 'open'),
            array_agg(job) FILTER (WHERE NOT waits AND runs_marked IS NULL AND flow_state IS DISTINCT FROM 'open'),
            -- of a job that leaves no history: it has completed
            array_agg(coalesce(flow_state, state, 'completed')) FILTER (WHERE NOT waits AND runs_marked IS NULL AND flow_state IS DISTINCT FROM 'open')

@@ -108,14 +108,11 @@ class Executor:
         self.title = Title(title)
         interrupts.on_long = self._show_job
         self.clock = time.monotonic
-        """The clock as it was before any job ran. A job may replace it, and the database rejects an
-        attempt that ended before it began.
-        """
+        """The clock before any job ran: a job may replace it, and the database rejects an end before the start."""
 
     def execute(self, row: JobRow, *, claimed_at: float, shares_claim: bool = False) -> Finished | None:
-        """Run one job and return its outcome, or None if its claim was lost while it ran.
+        """Run one job and return its outcome, or None if its claim was lost: there is nothing to record.
 
-        In that case there is nothing to record.
         claimed_at: monotonic time at which the answer to the claim arrived.
         shares_claim: its claim holds other jobs, so the supervisor may have revoked it. Then the
         job does not start.

@@ -191,7 +191,7 @@ def test_invalid_flow_definition_is_rejected_at_the_call(make, words):
             "chain: item 2 is a Group, not a call: chains and groups cannot be nested, so add the jobs to a Flow",
         ),
         (lambda: group([chain(tidy.call())]), "group: item 1 is a Chain, not a call: chains and groups cannot"),
-        (lambda: chain([tidy.call()]), "chain: item 1 is a list, not a call: give each call as an argument of its own"),
+        (lambda: chain([tidy.call()]), "chain: item 1 is a list, not a call: give each call as a separate argument"),
         (lambda: chain("x:fetch"), "chain: item 1 is a str, not a call: write handler.call(...)"),
         (lambda: group(tidy.call()), "group takes a list of calls, not a Call: put it into a list"),
         (lambda: group(tidy), "group takes a list of calls, not the handler 'x:tidy'"),
